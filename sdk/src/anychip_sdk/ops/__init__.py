@@ -1,0 +1,44 @@
+"""The op catalogue: every operation that the engine runs on a device. Knows references; knows no kernels."""
+
+from anychip_sdk.ops.attention import paged_attention
+from anychip_sdk.ops.base import CATALOGUE, Arg, AttentionBatch, Catalogue, ErrorModel, Op, op
+from anychip_sdk.ops.blocks import ffn, mha
+from anychip_sdk.ops.elementwise import add, gelu, gelu_mul, mul, silu, silu_mul
+from anychip_sdk.ops.kv import copy_pages, kv_write
+from anychip_sdk.ops.linear import embedding, linear, lm_head, select_rows
+from anychip_sdk.ops.norm import add_rms_norm, rms_norm
+from anychip_sdk.ops.rope import qk_norm_rope, rope
+from anychip_sdk.ops.sampling import apply_logit_bias, apply_penalties, argmax, sample
+
+__all__ = [
+    "CATALOGUE",
+    "Arg",
+    "AttentionBatch",
+    "Catalogue",
+    "ErrorModel",
+    "Op",
+    "add",
+    "add_rms_norm",
+    "apply_logit_bias",
+    "apply_penalties",
+    "argmax",
+    "copy_pages",
+    "embedding",
+    "ffn",
+    "gelu",
+    "gelu_mul",
+    "kv_write",
+    "linear",
+    "lm_head",
+    "mha",
+    "mul",
+    "op",
+    "paged_attention",
+    "qk_norm_rope",
+    "rms_norm",
+    "rope",
+    "sample",
+    "select_rows",
+    "silu",
+    "silu_mul",
+]

@@ -1,0 +1,228 @@
+"""What a catalogue op is: its schema, its error model and its reference. Knows no kernel and no device."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch.overrides import handle_torch_function, has_torch_function
+
+ErrorKind = Literal["exact", "rounded", "ulps", "accumulated"]
+
+
+@dataclass(frozen=True)
+class ErrorModel:
+    """How far a kernel may be from the float64 reference on inputs rounded to the dtype.
+
+    exact: bit for bit. rounded: the float64 result rounded once. ulps: within `ulps` units in the last place of the result.
+    accumulated: sums of `depth` products, so the error grows with the magnitude of what was summed:
+    ulps * eps(accumulator) * sqrt(depth) * scale + one rounding of the result, where scale is the root mean square of the result.
+    """
+
+    kind: ErrorKind
+    ulps: float = 1.0
+    depth: str | None = None  #: the symbolic dimension that is summed over, e.g. "in"
+
+    def tolerance(self, dtype: torch.dtype, depth: int = 1) -> tuple[float, float]:
+        """(relative, absolute as a share of the result's root mean square) that a kernel of `dtype` may be off by."""
+        if self.kind == "exact" or not dtype.is_floating_point:
+            return 0.0, 0.0
+        eps = torch.finfo(dtype).eps
+        if self.kind == "rounded":
+            return eps, 0.0
+        if self.kind == "ulps":
+            return self.ulps * eps, self.ulps * eps * 2.0**-10
+        accumulator = torch.finfo(torch.float32).eps if eps > torch.finfo(torch.float32).eps else eps
+        return 2 * eps, self.ulps * (accumulator * max(1, depth) ** 0.5 + 2 * eps)
+
+
+@dataclass(frozen=True)
+class Arg:
+    """One argument or result of an op.
+
+    `shape` is symbolic: "[tokens, heads, head_dim]"; "" is a plain value. `dtype` "T" is the op's own (OpKey.dtype).
+    """
+
+    name: str
+    shape: str = ""
+    dtype: str = "T"
+    optional: bool = False
+    mutated: bool = False  #: written in place
+    weight: bool = False  #: a parameter of the model, which a backend may have prepared
+    doc: str = ""
+
+
+@dataclass(frozen=True)
+class AttentionBatch:
+    """Which tokens and pages belong to which sequence in one step; the rows are sequences.
+
+    Decode rows (one query token each) come first, then prefill rows. The query tokens of row r are
+    query_start[r] .. query_start[r+1]-1 and are the last ones of the sequence: its token j stands at position
+    context_lens[r] - query_len[r] + j. Slot of position p: page_table[r, p // page_size] * page_size + p % page_size.
+    """
+
+    query_start: torch.Tensor  #: int32 [rows + 1], on the device
+    context_lens: torch.Tensor  #: int32 [rows], on the device; tokens with KV, this step's included
+    page_table: torch.Tensor  #: int32 [rows, pages_max], on the device; behind a row's pages: 0
+    slots: torch.Tensor  #: int64 [tokens], on the device; where each token's KV is written
+    page_size: int
+    decode_rows: int  #: how many of the first rows have exactly one query token
+    query_lens_host: tuple[int, ...]
+    context_lens_host: tuple[int, ...]
+    derived: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def rows(self) -> int:
+        return len(self.query_lens_host)
+
+    def once(self, key: str, make: Callable[[], Any]) -> Any:
+        """What a kernel derives from the batch, made once per step instead of once per layer."""
+        if key not in self.derived:
+            self.derived[key] = make()
+        return self.derived[key]
+
+
+class Op:
+    """A catalogue operation. Calling it runs the reference; under torch.fx it records a call_function node."""
+
+    def __init__(
+        self,
+        reference: Callable[..., Any],
+        *,
+        args: tuple[Arg, ...],
+        returns: tuple[Arg, ...],
+        error: ErrorModel,
+        version: int,
+        composed_of: tuple[str, ...],
+    ) -> None:
+        self.name = reference.__name__
+        self.version = version
+        self.reference = reference
+        self.args = args
+        self.returns = returns
+        self.error = error
+        self.composed_of = composed_of
+        self.signature = inspect.signature(reference)
+        # torch.fx prints a call_function node by these
+        self.__name__ = reference.__name__
+        self.__qualname__ = reference.__name__
+        self.__module__ = reference.__module__
+        self.__doc__ = reference.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if has_torch_function(args) or (kwargs and has_torch_function(tuple(kwargs.values()))):
+            return handle_torch_function(self, (*args, *kwargs.values()), *args, **kwargs)
+        return self.reference(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<op {self.name} v{self.version}>"
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """The names of the arguments that are parameters of the model."""
+        return tuple(arg.name for arg in self.args if arg.weight)
+
+    @property
+    def mutated(self) -> tuple[str, ...]:
+        """The names of the arguments that are written in place."""
+        return tuple(arg.name for arg in self.args if arg.mutated)
+
+    def schema(self) -> str:
+        """One line: name(arg: dtype[shape], ...) -> results."""
+
+        def one(arg: Arg) -> str:
+            kind = arg.dtype + (f" {arg.shape}" if arg.shape else "")
+            return f"{arg.name}: {kind}" + ("?" if arg.optional else "") + ("!" if arg.mutated else "")
+
+        results = ", ".join(one(result) for result in self.returns)
+        return f"{self.name}({', '.join(one(arg) for arg in self.args)}) -> {results}"
+
+
+class Catalogue(Mapping[str, Op]):
+    """All ops by name; adding one twice is an error."""
+
+    def __init__(self) -> None:
+        self._ops: dict[str, Op] = {}
+
+    def __getitem__(self, name: str) -> Op:
+        return self._ops[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ops)
+
+    def __len__(self) -> int:
+        return len(self._ops)
+
+    def add(self, new: Op) -> None:
+        if new.name in self._ops:
+            message = f"op {new.name} is in the catalogue already (from {self._ops[new.name].__module__})"
+            raise ValueError(message)
+        declared = [arg.name for arg in new.args]
+        if declared != list(new.signature.parameters):
+            message = f"op {new.name}: its schema names {declared}, its reference {list(new.signature.parameters)}"
+            raise ValueError(message)
+        self._ops[new.name] = new
+
+
+CATALOGUE = Catalogue()
+
+
+def op(
+    *args: Arg,
+    returns: Arg | tuple[Arg, ...],
+    error: ErrorModel,
+    version: int = 1,
+    composed_of: tuple[str, ...] = (),
+) -> Callable[[Callable[..., Any]], Op]:
+    """Put a reference into the catalogue as an op.
+
+    Args:
+        args: one for each parameter of the reference, in order.
+        returns: what it returns; arguments written in place are returned too, so that order is visible in a graph.
+        error: how far a kernel may be off.
+        composed_of: for a fused op, the ops whose composition it equals.
+    """
+
+    def wrap(reference: Callable[..., Any]) -> Op:
+        results = returns if isinstance(returns, tuple) else (returns,)
+        new = Op(reference, args=args, returns=results, error=error, version=version, composed_of=composed_of)
+        CATALOGUE.add(new)
+        return new
+
+    return wrap
+
+
+def accurate(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that references compute in: at least float32, float64 for float64."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+EXACT = ErrorModel("exact")
+ROUNDED = ErrorModel("rounded")
+
+
+def ulps(count: float) -> ErrorModel:
+    return ErrorModel("ulps", ulps=count)
+
+
+def accumulated(depth: str, count: float = 4.0) -> ErrorModel:
+    return ErrorModel("accumulated", ulps=count, depth=depth)
+
+
+__all__ = [
+    "CATALOGUE",
+    "EXACT",
+    "ROUNDED",
+    "Arg",
+    "AttentionBatch",
+    "Catalogue",
+    "ErrorModel",
+    "Op",
+    "accumulated",
+    "accurate",
+    "op",
+    "ulps",
+]

@@ -1,0 +1,64 @@
+"""Rotary position embedding (Su et al., 2021) by a table of cosines and sines. Knows positions; knows no scaling: that is in the table."""
+
+from __future__ import annotations
+
+import torch
+
+from anychip_sdk.ops.base import Arg, accurate, op, ulps
+from anychip_sdk.ops.norm import normalise
+
+Q = Arg("q", "[tokens, heads, head_dim]", doc="may be a strided view")
+K = Arg("k", "[tokens, kv_heads, head_dim]", doc="may be a strided view")
+POSITIONS = Arg("positions", "[tokens]", "int64")
+TABLE = Arg("table", "[positions, rotary_dim]", "float32", doc="cosines in the first half, sines in the second")
+RESULTS = (Arg("q_out", "[tokens, heads, head_dim]"), Arg("k_out", "[tokens, kv_heads, head_dim]"))
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Turn the pairs (x[i], x[i + rotary_dim/2]) of each head; what lies behind rotary_dim passes through."""
+    half = cos.shape[-1]
+    exact = accurate(x.dtype)
+    first, second, rest = x[..., :half].to(exact), x[..., half : 2 * half].to(exact), x[..., 2 * half :]
+    turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    return torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned
+
+
+def angles(table: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines [tokens, 1, rotary_dim / 2] of the positions."""
+    rows = table.index_select(0, positions).to(accurate(dtype)).unsqueeze(1)
+    cos, sin = rows.chunk(2, dim=-1)
+    return cos, sin
+
+
+@op(Q, K, POSITIONS, TABLE, returns=RESULTS, error=ulps(4))
+def rope(
+    q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor, table: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotate queries and keys to their positions; half-split pairs (the Hugging Face layout)."""
+    cos, sin = angles(table, positions, q.dtype)
+    return rotate(q, cos, sin), rotate(k, cos, sin)
+
+
+@op(
+    Q,
+    K,
+    Arg("q_weight", "[head_dim]", weight=True),
+    Arg("k_weight", "[head_dim]", weight=True),
+    Arg("eps", dtype="float"),
+    POSITIONS,
+    TABLE,
+    returns=RESULTS,
+    error=ulps(6),
+    composed_of=("rms_norm", "rope"),
+)
+def qk_norm_rope(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    q_weight: torch.Tensor,
+    k_weight: torch.Tensor,
+    eps: float,
+    positions: torch.Tensor,
+    table: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """rms_norm of each head of q and k, then rope."""
+    return rope.reference(normalise(q, q_weight, eps), normalise(k, k_weight, eps), positions, table)
