@@ -1,4 +1,4 @@
-"""What a device is to anychip: its lifecycle, memory, copies and streams. Knows bytes and seconds; knows no op and no vendor."""
+"""What a device is to anychip: its lifecycle, memory, copies and streams. Knows bytes and seconds; knows no op."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ class MemoryInfo:
 class Capabilities:
     """What a device can do, as data. Every default is the conservative answer."""
 
-    dtypes: tuple[torch.dtype, ...] = (torch.float32,)  #: the first is what `dtype: auto` takes if the checkpoint's is absent
+    dtypes: tuple[torch.dtype, ...] = (
+        torch.float32,
+    )  #: the first is what `dtype: auto` takes if the checkpoint's is absent
     async_streams: bool = False
     pinned_memory: bool = False
     graph_capture: GraphCapture = "none"

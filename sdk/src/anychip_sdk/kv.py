@@ -1,4 +1,4 @@
-"""The pool of KV pages: one device allocation, everything after it in user space. Knows pages; knows no token and no request."""
+"""The pool of KV pages: one device allocation, the rest in user space. Knows pages; knows no token and no request."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class PageLedger:
 
 
 class SlabKVPool(KVPool):
-    """The default pool: one slab, [layers, 2, pages, page_size, kv_heads, head_dim], in the device's ordinary memory."""
+    """The default pool: one slab, [layers, 2, pages, page_size, kv_heads, head_dim], in ordinary device memory."""
 
     def __init__(self, spec: KVSpec, device: Device) -> None:
         itemsize = spec.dtype.itemsize

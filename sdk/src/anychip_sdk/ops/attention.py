@@ -1,4 +1,4 @@
-"""Attention over the paged cache, prefill and decode rows in one call. Knows pages and positions; knows no prefix cache."""
+"""Attention over the paged cache, prefill and decode rows in one call. Knows pages; knows no prefix cache."""
 
 from __future__ import annotations
 

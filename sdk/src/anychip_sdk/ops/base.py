@@ -17,9 +17,9 @@ ErrorKind = Literal["exact", "rounded", "ulps", "accumulated"]
 class ErrorModel:
     """How far a kernel may be from the float64 reference on inputs rounded to the dtype.
 
-    exact: bit for bit. rounded: the float64 result rounded once. ulps: within `ulps` units in the last place of the result.
-    accumulated: sums of `depth` products, so the error grows with the magnitude of what was summed:
-    ulps * eps(accumulator) * sqrt(depth) * scale + one rounding of the result, where scale is the root mean square of the result.
+    exact: bit for bit. rounded: the float64 result rounded once. ulps: within `ulps` units in the last place.
+    accumulated: a sum of `depth` products, so the error grows with what was summed:
+    ulps * eps(accumulator) * sqrt(depth) * scale + one rounding, where scale is the root mean square of the result.
     """
 
     kind: ErrorKind
@@ -100,7 +100,7 @@ class Op:
     ) -> None:
         self.name = reference.__name__
         self.version = version
-        self.reference = reference
+        self.reference: Callable[..., Any] = reference
         self.args = args
         self.returns = returns
         self.error = error

@@ -32,7 +32,8 @@ def ffn(
 ) -> torch.Tensor:
     """The gated MLP (Shazeer, 2020): down(silu(gate(x)) * up(x))."""
     gate, up = linear.reference(x, gate_up_weight, gate_up_bias).chunk(2, dim=-1)
-    return linear.reference(silu_mul.reference(gate, up), down_weight, down_bias)
+    out: torch.Tensor = linear.reference(silu_mul.reference(gate, up), down_weight, down_bias)
+    return out
 
 
 @op(

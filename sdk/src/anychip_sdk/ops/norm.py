@@ -1,4 +1,4 @@
-"""Root mean square normalisation (Zhang and Sennrich, 2019), alone and with the residual sum. Knows the last dimension only."""
+"""Root mean square normalisation (Zhang and Sennrich, 2019). Knows the last dimension only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotary position embedding (Su et al., 2021) by a table of cosines and sines. Knows positions; knows no scaling: that is in the table."""
+"""Rotary position embedding (Su et al., 2021) by a table. Knows positions; knows no scaling: that is in the table."""
 
 from __future__ import annotations
 
@@ -61,4 +61,5 @@ def qk_norm_rope(
     table: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """rms_norm of each head of q and k, then rope."""
-    return rope.reference(normalise(q, q_weight, eps), normalise(k, k_weight, eps), positions, table)
+    cos, sin = angles(table, positions, q.dtype)
+    return rotate(normalise(q, q_weight, eps), cos, sin), rotate(normalise(k, k_weight, eps), cos, sin)

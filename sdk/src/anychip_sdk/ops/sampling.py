@@ -80,7 +80,7 @@ def apply_penalties(
     """Make seen tokens less likely, in place.
 
     Repetition (Keskar et al., 2019) over prompt and output: positive logits are divided, negative ones multiplied.
-    Presence and frequency (OpenAI's definition) over the output: presence once and frequency per occurrence are subtracted.
+    Presence and frequency (OpenAI's definition) over the output: presence is subtracted once, frequency per occurrence.
     """
     selected = logits[rows]
 

@@ -1,0 +1,285 @@
+"""One backend, loaded and validated: its plugin behind a typed face. Knows the hooks; knows no entry points."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, TypeVar
+
+import pluggy
+import torch
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+
+from anychip_sdk import defaults, hooks
+from anychip_sdk.device import Device, DeviceConfig, DeviceInfo
+from anychip_sdk.errors import AnychipError, BackendBroken, BackendIncompatible, DeviceAbsent
+from anychip_sdk.fusion import POLICIES, Fusion
+from anychip_sdk.hooks import API_VERSION, PROJECT, CompileContext, PreparedWeight
+from anychip_sdk.kv import KVPool, KVSpec
+from anychip_sdk.registry import REFERENCE, OpRegistry
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """Version ranges (PEP 440 specifiers); empty: any."""
+
+    torch: str = ""
+    driver: str = ""
+    runtime: str = ""
+
+
+@dataclass(frozen=True)
+class BackendInfo:
+    """The static face of a backend."""
+
+    name: str
+    vendor: str
+    api: str  #: the API versions that it was written for, e.g. ">=1.0,<2"
+    requirements: Requirements = field(default_factory=Requirements)
+    claims: Mapping[str, str] = field(default_factory=dict)
+    absence: str = ""  #: what a probe that found no device says: why, and what to install
+
+
+class Backend:
+    """A loaded backend. Built by `load_backend`; the engine calls the objects it returns, never the hooks.
+
+    Attributes:
+        info: what the plugin says of itself.
+        distribution: the Python distribution that holds it, and its version.
+        ops: its kernels, the references behind them.
+        fusions: its own fusions.
+    """
+
+    def __init__(self, manager: pluggy.PluginManager, info: BackendInfo, distribution: str, version: str) -> None:
+        self.info = info
+        self.distribution = distribution
+        self.version = version
+        self._manager = manager
+        self.ops = self._registered_ops()
+        self.fusions = self._checked_fusions()
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    def probe(self) -> tuple[DeviceInfo, ...]:
+        """The devices that are present now.
+
+        Raises:
+            BackendBroken: the hook raised, or an answer breaks the contract (types, free <= total, names).
+        """
+        found: Sequence[object] = self._call("anychip_probe", Sequence)
+        problems: list[str] = []
+        names: set[str] = set()
+        for device in found:
+            if not isinstance(device, DeviceInfo):
+                problems.append(f"{device!r} is not a DeviceInfo")
+                continue
+            if device.memory_bytes_total <= 0:
+                problems.append(f"{device.name}: memory_bytes_total is {device.memory_bytes_total}, must be above 0")
+            if not 0 <= device.memory_bytes_free <= device.memory_bytes_total:
+                problems.append(
+                    f"{device.name}: memory_bytes_free is {device.memory_bytes_free}, must be between 0 and "
+                    f"memory_bytes_total ({device.memory_bytes_total})"
+                )
+            if device.name in names:
+                problems.append(f"{device.name} is listed twice")
+            names.add(device.name)
+        if problems:
+            raise self._broken("anychip_probe", "; ".join(problems))
+        return tuple(device for device in found if isinstance(device, DeviceInfo))
+
+    def open(self, device: DeviceInfo, config: DeviceConfig) -> Device:
+        """Open a probed device and initialise it."""
+        opened = self._call("anychip_open_device", Device, device=device, config=config)
+        try:
+            opened.init(config)
+        except AnychipError:
+            raise
+        except Exception as error:
+            raise self._broken("Device.init", f"{type(error).__name__}: {error}") from error
+        memory = opened.memory()
+        if not 0 <= memory.bytes_free <= memory.bytes_total:
+            text = f"bytes_free is {memory.bytes_free}, must be between 0 and bytes_total ({memory.bytes_total})"
+            raise self._broken("Device.memory", text)
+        return opened
+
+    def create_kv_pool(self, spec: KVSpec, device: Device) -> KVPool:
+        pool = self._call("anychip_create_kv_pool", KVPool, spec=spec, device=device)
+        layout = pool.layout
+        if layout.page_size != spec.page_size:
+            text = f"the pool's page size is {layout.page_size}, {spec.page_size} was asked for"
+            raise self._broken("anychip_create_kv_pool", text)
+        if layout.pages < 1 or layout.pages * layout.page_size * layout.bytes_per_token > spec.budget_bytes:
+            text = (
+                f"{layout.pages} pages of {layout.page_size} tokens do not fit the budget of {spec.budget_bytes} bytes"
+            )
+            raise self._broken("anychip_create_kv_pool", text)
+        return pool
+
+    def prepare_weight(self, name: str, tensor: torch.Tensor, op: str, device: Device) -> PreparedWeight:
+        return self._call("anychip_prepare_weight", PreparedWeight, name=name, tensor=tensor, op=op, device=device)
+
+    def compile(self, graph: torch.fx.Graph, context: CompileContext) -> Callable[..., Any] | None:
+        compiled = self._raw("anychip_compile", graph=graph, context=context)
+        if compiled is not None and not callable(compiled):
+            raise self._broken("anychip_compile", f"returned {compiled!r}, expected a callable or None")
+        return compiled  # type: ignore[no-any-return]
+
+    def find_device(self, name: str | None) -> DeviceInfo:
+        """The probed device of that name; the first one for None or for the backend's bare name.
+
+        Raises:
+            DeviceAbsent: there is none, with the probe's reason or the names that exist.
+        """
+        devices = self.probe()
+        if not devices:
+            reason = self.info.absence or "the probe found none"
+            message = f"backend '{self.name}' {self.version}: no device present: {reason}"
+            raise DeviceAbsent(message)
+        if name is None or name == self.name:
+            return devices[0]
+        for device in devices:
+            if device.name == name:
+                return device
+        translated = self._by_index(name, devices)
+        if translated is None:
+            present = ", ".join(device.name for device in devices)
+            message = f"backend '{self.name}': no device '{name}'; present: {present}"
+            raise DeviceAbsent(message)
+        return translated
+
+    def hooks_implemented(self) -> tuple[str, ...]:
+        """The names of the hooks that the vendor's plugin implements."""
+        names = []
+        for name in hooks.HOOKS:
+            implementations = getattr(self._manager.hook, name).get_hookimpls()
+            if any(one.plugin_name == self.name for one in implementations):
+                names.append(name)
+        return tuple(names)
+
+    def _by_index(self, name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo | None:
+        """A name in another style means the device with that index, if the backend claims to translate it."""
+        prefix, _, index = name.partition(":")
+        if prefix not in self.info.claims.get("device_aliases", "").split() or not index.isdigit():
+            return None
+        return devices[int(index)] if int(index) < len(devices) else None
+
+    def _registered_ops(self) -> OpRegistry:
+        registry = OpRegistry()
+        for provider, other in ((self.name, REFERENCE), (REFERENCE, self.name)):
+            plugin = self._manager.get_plugin(other)
+            caller = self._manager.subset_hook_caller("anychip_register_ops", [plugin])
+            try:
+                caller(registry=registry.registrar(provider))
+            except Exception as error:
+                raise self._broken("anychip_register_ops", f"{type(error).__name__}: {error}") from error
+        return registry
+
+    def _checked_fusions(self) -> tuple[Fusion, ...]:
+        found = [fusion for answer in self._raw("anychip_fusions") for fusion in answer]
+        for fusion in found:
+            if not isinstance(fusion, Fusion):
+                raise self._broken("anychip_fusions", f"{fusion!r} is not a Fusion")
+            if fusion.policy not in POLICIES:
+                text = f"fusion '{fusion.name}' has policy '{fusion.policy}', must be one of {', '.join(POLICIES)}"
+                raise self._broken("anychip_fusions", text)
+        return tuple(found)
+
+    def _raw(self, hook: str, **arguments: Any) -> Any:
+        try:
+            return getattr(self._manager.hook, hook)(**arguments)
+        except AnychipError:
+            raise
+        except Exception as error:
+            raise self._broken(hook, f"{type(error).__name__}: {error}") from error
+
+    def _call(self, hook: str, kind: Callable[..., T], **arguments: Any) -> T:
+        answer = self._raw(hook, **arguments)
+        if not isinstance(answer, kind):  # type: ignore[arg-type]  # abstract classes are no type[T]
+            raise self._broken(hook, f"returned {answer!r}, expected {kind.__name__}")
+        return answer  # type: ignore[no-any-return]
+
+    def _broken(self, where: str, what: str) -> BackendBroken:
+        return BackendBroken(f"backend '{self.name}' ({self.distribution} {self.version}): {where}: {what}")
+
+
+def load_backend(name: str, plugin: ModuleType | object, *, distribution: str, version: str) -> Backend:
+    """Register a plugin with the defaults behind it and check it against the contract.
+
+    Args:
+        name: the entry point's name, which must be the one the plugin gives itself.
+        plugin: the module or object that holds the hook implementations.
+        distribution: the Python distribution that it comes from.
+        version: of the distribution.
+
+    Raises:
+        BackendBroken: a misspelt or missing hook, wrong arguments, or a hook that raises.
+        BackendIncompatible: its API range or torch range does not fit.
+    """
+    where = f"backend '{name}' ({distribution} {version})"
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(hooks)
+    manager.register(defaults, REFERENCE)
+    try:
+        manager.register(plugin, name)
+    except pluggy.PluginValidationError as error:
+        message = f"{where}: {error}"
+        raise BackendBroken(message) from error
+    _check_hook_names(manager, name, where)
+    try:
+        info = manager.hook.anychip_backend()
+    except Exception as error:
+        message = f"{where}: anychip_backend: {type(error).__name__}: {error}"
+        raise BackendBroken(message) from error
+    _check_info(info, name, where)
+    return Backend(manager, info, distribution, version)
+
+
+def _check_hook_names(manager: pluggy.PluginManager, name: str, where: str) -> None:
+    """Every hook of the plugin exists, and the required ones are there; all problems at once."""
+    problems = []
+    for hook in sorted(vars(manager.hook)):
+        caller = getattr(manager.hook, hook)
+        if hook.startswith("_") or caller.has_spec():
+            continue
+        near = difflib.get_close_matches(hook, hooks.HOOKS, n=1)
+        problems.append(f"there is no hook '{hook}'." + (f" Did you mean '{near[0]}'?" if near else ""))
+    for hook in hooks.REQUIRED:
+        implementations = getattr(manager.hook, hook).get_hookimpls()
+        if not any(one.plugin_name == name for one in implementations):
+            problems.append(f"the required hook '{hook}' is missing")
+    if problems:
+        message = f"{where}: " + "; ".join(problems)
+        raise BackendBroken(message)
+
+
+def _check_info(info: object, name: str, where: str) -> None:
+    if not isinstance(info, BackendInfo):
+        message = f"{where}: anychip_backend returned {info!r}, expected BackendInfo"
+        raise BackendBroken(message)
+    if info.name != name:
+        message = f"{where}: the entry point is called '{name}', anychip_backend says '{info.name}'; they must be equal"
+        raise BackendBroken(message)
+    ranges = {"api": info.api, **vars(info.requirements)}
+    for what, text in ranges.items():
+        try:
+            SpecifierSet(text)
+        except InvalidSpecifier as error:
+            message = f"{where}: {what} range '{text}' is not a version specifier such as '>=1.0,<2'"
+            raise BackendBroken(message) from error
+    if Version(API_VERSION) not in SpecifierSet(info.api):
+        message = f"{where} was written for API {info.api}; this is API {API_VERSION}"
+        raise BackendIncompatible(message, hint="install versions of anychip-sdk and the plugin that fit each other")
+    torch_version = Version(torch.__version__).base_version
+    if torch_version not in SpecifierSet(info.requirements.torch):
+        message = f"{where} needs torch {info.requirements.torch}; torch {torch_version} is installed"
+        raise BackendIncompatible(message)
+
+
+__all__ = ["Backend", "BackendInfo", "Requirements", "load_backend"]

@@ -1,0 +1,282 @@
+"""Which kernel runs which op, and why not another. Knows kernels and facts; knows no model and no graph."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+import torch
+
+from anychip_sdk.ops.base import CATALOGUE, Catalogue
+
+REFERENCE = "reference"  #: the provider of the SDK's own kernels: the fallback
+
+Fact = Union[int, float, str, bool, None]
+Facts = Mapping[str, Fact]
+KernelFunction = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class OpKey:
+    """What identifies an op to a backend."""
+
+    name: str
+    version: int
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"{self.name} v{self.version} {dtype_name(self.dtype)}"
+
+
+@dataclass(frozen=True)
+class Need:
+    """A kernel's requirement on one fact."""
+
+    test: Callable[[Fact], bool]
+    text: str  #: completes "needs ..."
+
+
+def one_of(*values: Fact) -> Need:
+    """The fact is one of the values."""
+    return Need(lambda fact: fact in values, "one of " + ", ".join(map(str, values)))
+
+
+def at_most(limit: float) -> Need:
+    return Need(lambda fact: isinstance(fact, (int, float)) and fact <= limit, f"at most {limit}")
+
+
+def at_least(limit: float) -> Need:
+    return Need(lambda fact: isinstance(fact, (int, float)) and fact >= limit, f"at least {limit}")
+
+
+def multiple_of(divisor: int) -> Need:
+    return Need(lambda fact: isinstance(fact, int) and fact % divisor == 0, f"a multiple of {divisor}")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One implementation of an op.
+
+    `prepares_weight`: its weights go through `anychip_prepare_weight` first; other kernels get them as they are.
+    """
+
+    op: str
+    version: int
+    dtypes: tuple[torch.dtype, ...]
+    function: KernelFunction
+    provider: str
+    name: str
+    requires: Mapping[str, Need] = field(default_factory=dict)
+    prepares_weight: bool = False
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A kernel that was considered and why it doesn't run."""
+
+    provider: str
+    kernel: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Override:
+    """The recipe's word on one op: ban providers, insist on one, or compute in another dtype."""
+
+    op: str
+    dtype: torch.dtype | None = None  #: applies to this dtype only; None: to all
+    provider: str | None = None
+    ban: tuple[str, ...] = ()
+    compute_dtype: torch.dtype | None = None
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """Which kernel an op got, and the reason for each other candidate's rejection."""
+
+    key: OpKey
+    kernel: Kernel
+    reason: str
+    rejected: tuple[Rejection, ...]
+    compute_dtype: torch.dtype | None = None
+
+    @property
+    def provider(self) -> str:
+        return self.kernel.provider
+
+    @property
+    def is_fallback(self) -> bool:
+        return self.kernel.provider == REFERENCE
+
+
+class OpRegistry:
+    """The kernels of one backend, the SDK's references behind them."""
+
+    def __init__(self, catalogue: Catalogue = CATALOGUE) -> None:
+        self.catalogue = catalogue
+        self._kernels: dict[str, list[Kernel]] = {name: [] for name in catalogue}
+
+    def registrar(self, provider: str) -> Registrar:
+        """What `anychip_register_ops` is called with: registers in that provider's name."""
+        return Registrar(self, provider)
+
+    def add(self, kernel: Kernel) -> None:
+        """Take a kernel in; the first registered of a provider that fits wins.
+
+        Raises:
+            ValueError: unknown op or version, no dtype, or the same name twice.
+        """
+        known = self.catalogue.get(kernel.op)
+        if known is None:
+            near = difflib.get_close_matches(kernel.op, self.catalogue, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            message = f"backend '{kernel.provider}' registers op '{kernel.op}', which is not in the catalogue.{hint}"
+            raise ValueError(message)
+        if kernel.version != known.version:
+            message = (
+                f"backend '{kernel.provider}' registers '{kernel.op}' v{kernel.version}; "
+                f"the catalogue has v{known.version}"
+            )
+            raise ValueError(message)
+        if not kernel.dtypes:
+            message = f"backend '{kernel.provider}' registers '{kernel.op}' ({kernel.name}) for no dtype"
+            raise ValueError(message)
+        others = self._kernels[kernel.op]
+        if any(other.provider == kernel.provider and other.name == kernel.name for other in others):
+            message = f"backend '{kernel.provider}' registers '{kernel.op}' twice under the name '{kernel.name}'"
+            raise ValueError(message)
+        others.append(kernel)
+
+    def kernels(self, op: str) -> tuple[Kernel, ...]:
+        """All kernels of an op in the order in which they are tried: the vendor's, then the reference."""
+        found = self._kernels[op]
+        return tuple(sorted(found, key=lambda kernel: kernel.provider == REFERENCE))
+
+    def resolve(self, key: OpKey, facts: Facts, overrides: Sequence[Override] = ()) -> Resolution | None:
+        """The kernel for an op under these facts; None if every candidate is rejected (see `reject_all`)."""
+        chosen = _override_for(key, overrides)
+        dtype = chosen.compute_dtype or key.dtype
+        rejected: list[Rejection] = []
+        found: Kernel | None = None
+        for kernel in self.kernels(key.name):
+            reason = _why_not(kernel, dtype, facts, chosen)
+            if reason is None and found is None:
+                found = kernel
+            else:
+                rejected.append(Rejection(kernel.provider, kernel.name, reason or "a kernel before it fits"))
+        if found is None:
+            return None
+        reason = _why(found, rejected, chosen)
+        compute = chosen.compute_dtype if chosen.compute_dtype not in (None, key.dtype) else None
+        return Resolution(key, found, reason, tuple(rejected), compute)
+
+    def reject_all(self, key: OpKey, facts: Facts, overrides: Sequence[Override] = ()) -> tuple[Rejection, ...]:
+        """Why no kernel fits, candidate by candidate."""
+        chosen = _override_for(key, overrides)
+        dtype = chosen.compute_dtype or key.dtype
+        reasons = ((kernel, _why_not(kernel, dtype, facts, chosen)) for kernel in self.kernels(key.name))
+        return tuple(Rejection(kernel.provider, kernel.name, reason) for kernel, reason in reasons if reason)
+
+
+class Registrar:
+    """The registry as one provider sees it."""
+
+    def __init__(self, registry: OpRegistry, provider: str) -> None:
+        self._registry = registry
+        self.provider = provider
+
+    def register(
+        self,
+        op: str,
+        function: KernelFunction,
+        *,
+        dtypes: Sequence[torch.dtype],
+        requires: Mapping[str, Need] | None = None,
+        prepares_weight: bool = False,
+        name: str | None = None,
+        version: int = 1,
+    ) -> None:
+        """Offer a kernel for an op.
+
+        Args:
+            op: the catalogue's name.
+            function: takes the op's arguments in the catalogue's order and returns what the reference returns.
+            dtypes: the values of "T" that it is right for.
+            requires: fact -> need, e.g. {"head_dim": one_of(64, 128)}; a kernel whose needs don't hold is passed over.
+            prepares_weight: hand its weights to `anychip_prepare_weight` first.
+            name: tells several kernels of one op apart; the function's name by default.
+            version: the op's version that it implements.
+
+        Raises:
+            ValueError: unknown op or version, no dtype, or the same name twice.
+        """
+        label: str = name or getattr(function, "__name__", None) or type(function).__name__
+        kernel = Kernel(op, version, tuple(dtypes), function, self.provider, label, requires or {}, prepares_weight)
+        self._registry.add(kernel)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`bfloat16` for torch.bfloat16."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _override_for(key: OpKey, overrides: Sequence[Override]) -> Override:
+    """The overrides that apply, merged: later ones win, bans add up."""
+    merged = Override(key.name)
+    for override in overrides:
+        if override.op == key.name and override.dtype in (None, key.dtype):
+            merged = Override(
+                key.name,
+                None,
+                override.provider or merged.provider,
+                merged.ban + override.ban,
+                override.compute_dtype or merged.compute_dtype,
+            )
+    return merged
+
+
+def _why_not(kernel: Kernel, dtype: torch.dtype, facts: Facts, chosen: Override) -> str | None:
+    if kernel.provider in chosen.ban:
+        return "banned by the recipe's ops.overrides"
+    if chosen.provider is not None and kernel.provider != chosen.provider:
+        return f"the recipe's ops.overrides insist on '{chosen.provider}'"
+    if dtype not in kernel.dtypes:
+        return f"dtype is {dtype_name(dtype)}, it has " + ", ".join(map(dtype_name, kernel.dtypes))
+    for name, need in kernel.requires.items():
+        fact = facts.get(name)
+        if not need.test(fact):
+            return f"{name} is {fact}, it needs {need.text}"
+    return None
+
+
+def _why(found: Kernel, rejected: Sequence[Rejection], chosen: Override) -> str:
+    if chosen.provider == found.provider:
+        return "the recipe's ops.overrides insist on it"
+    if found.provider != REFERENCE:
+        return "the first of the backend's kernels that fits"
+    if not any(one.provider != REFERENCE for one in rejected):
+        return "the backend has no kernel for it"
+    return "every kernel of the backend was rejected"
+
+
+__all__ = [
+    "REFERENCE",
+    "Fact",
+    "Facts",
+    "Kernel",
+    "KernelFunction",
+    "Need",
+    "OpKey",
+    "OpRegistry",
+    "Override",
+    "Registrar",
+    "Rejection",
+    "Resolution",
+    "at_least",
+    "at_most",
+    "dtype_name",
+    "multiple_of",
+    "one_of",
+]
