@@ -13,25 +13,6 @@ GraphCapture = Literal["none", "piecewise", "full"]
 
 
 @dataclass(frozen=True)
-class DeviceInfo:
-    """One device that `anychip_probe` found."""
-
-    name: str  #: the backend's own name for it, e.g. "cpu:0"
-    product: str  #: what a person would call it
-    memory_bytes_total: int
-    memory_bytes_free: int
-    attributes: Mapping[str, str] = field(default_factory=dict)  #: driver, architecture ...; shown, never interpreted
-
-
-@dataclass(frozen=True)
-class MemoryInfo:
-    """The device's memory now; 0 <= free <= total, in bytes."""
-
-    bytes_total: int
-    bytes_free: int
-
-
-@dataclass(frozen=True)
 class Capabilities:
     """What a device can do, as data. Every default is the conservative answer."""
 
@@ -44,6 +25,29 @@ class Capabilities:
     deterministic: bool = True
     max_head_dim: int | None = None
     max_graph_batch: int | None = None
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """One device that `anychip_probe` found: all that a plan may know of it, so that planning opens nothing."""
+
+    name: str  #: the backend's own name for it, e.g. "cpu:0"
+    product: str  #: what a person would call it
+    memory_bytes_total: int
+    memory_bytes_free: int
+    capabilities: Capabilities = field(default_factory=Capabilities)  #: the opened device reports the same
+    versions: Mapping[str, str] = field(
+        default_factory=dict
+    )  #: of driver, runtime, sdk, firmware; compared with requires
+    attributes: Mapping[str, str] = field(default_factory=dict)  #: architecture, cores ...; shown, never interpreted
+
+
+@dataclass(frozen=True)
+class MemoryInfo:
+    """The device's memory now; 0 <= free <= total, in bytes."""
+
+    bytes_total: int
+    bytes_free: int
 
 
 @dataclass(frozen=True)
