@@ -1,0 +1,255 @@
+"""Find, load and choose the installed backends; the only file that touches entry points. Knows no chip by name.
+
+The environment variable ANYCHIP_PLUGINS (comma-separated names of backends or of distributions) limits what is seen;
+naming a distribution selects it where two offer a backend of the same name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import re
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import Distribution, EntryPoint, distributions
+from typing import TYPE_CHECKING, NamedTuple
+
+from anychip_sdk.errors import AnychipError, BackendBroken, BackendNotFound, DeviceAbsent, PreconditionFailed
+
+if TYPE_CHECKING:
+    from anychip_sdk.backend import Backend
+    from anychip_sdk.device import DeviceInfo
+
+GROUP = "anychip.backends"
+ALLOW_VARIABLE = "ANYCHIP_PLUGINS"
+EMBEDDED = "cpu"  #: comes with anychip and runs anywhere, so `auto` takes it only when nothing else is present
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class InstalledBackend:
+    """One backend as its distribution's metadata tells it; nothing of it is imported.
+
+    Attributes:
+        name: what recipes call it.
+        distribution: the Python distribution that holds it.
+        version: of the distribution.
+        module: what loading it would import, `package.module` or `package.module:attribute`.
+        duplicates: `distribution version` of every other distribution that offers the same name.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    module: str
+    duplicates: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.version}"
+
+
+class Choice(NamedTuple):
+    """A loaded backend and why it is this one."""
+
+    backend: Backend
+    reason: str
+
+
+class Probed(NamedTuple):
+    """What became of one installed backend: its devices, or the error that keeps it in quarantine."""
+
+    installed: InstalledBackend
+    backend: Backend | None
+    devices: tuple[DeviceInfo, ...]
+    error: AnychipError | None
+
+
+def installed(environ: Mapping[str, str] | None = None) -> tuple[InstalledBackend, ...]:
+    """The backends that may be used, by name, from metadata alone.
+
+    Raises:
+        BackendNotFound: ANYCHIP_PLUGINS names something that is not installed.
+    """
+    environ = os.environ if environ is None else environ
+    found = list(_declared())
+    allowed = _allow_list(environ, found)
+    if allowed is not None:
+        found = [one for one in found if one.name in allowed or _canonical(one.distribution) in allowed]
+        # A name is settled by its distribution where that is on the list as well.
+        picked = {one.name for one in found if _canonical(one.distribution) in allowed}
+        found = [one for one in found if one.name not in picked or _canonical(one.distribution) in allowed]
+    by_name: dict[str, list[InstalledBackend]] = {}
+    for one in sorted(found, key=lambda one: (one.name, _canonical(one.distribution))):
+        by_name.setdefault(one.name, []).append(one)
+    return tuple(replace(same[0], duplicates=tuple(map(str, same[1:]))) for same in by_name.values())
+
+
+def load(name: str) -> Backend:
+    """Import one backend's plugin and check it against the contract.
+
+    Raises:
+        BackendNotFound: no installed distribution offers it.
+        BackendBroken: two distributions offer it, importing it raises, or it breaks the contract.
+        BackendIncompatible: its API or torch range does not fit.
+    """
+    known = {one.name: one for one in installed()}
+    if name not in known:
+        raise _not_found(name, tuple(known))
+    return _load(known[name])
+
+
+def probe_all() -> tuple[Probed, ...]:
+    """Load and probe every installed backend; a broken one is reported, never raised."""
+    return tuple(_probe(one) for one in installed())
+
+
+def choose(name: str) -> Choice:
+    """The backend that a recipe asks for; "auto" takes the one whose device is present.
+
+    The embedded backend is taken only when no other has a device. Two others with a device are an error, because no
+    order between them would be right for everybody.
+
+    Raises:
+        PreconditionFailed: the family that `load` raises; no device at all, or several to choose from.
+    """
+    if name != "auto":
+        return Choice(load(name), "named by the recipe")
+    probed = probe_all()
+    for one in probed:
+        if one.error is not None:
+            log.warning("backend '%s' (%s) is left out: %s", one.installed.name, one.installed, one.error)
+    present = [one for one in probed if one.devices]
+    others = [one for one in present if one.installed.name != EMBEDDED]
+    if len(others) > 1:
+        names = ", ".join(f"'{one.installed.name}' ({one.installed}: {one.devices[0].product})" for one in others)
+        message = f"backend.name is auto and several backends have a device: {names}"
+        raise PreconditionFailed(message, hint="name one of them in backend.name")
+    for one in others or present:
+        if one.backend is not None:
+            return Choice(one.backend, _why(one, probed))
+    raise _none_present(probed)
+
+
+def _declared() -> Iterator[InstalledBackend]:
+    """Every entry point of the group. The first distribution of a name on the path counts, as for imports."""
+    seen: set[tuple[str, str]] = set()
+    for distribution in distributions():
+        entries = [entry for entry in distribution.entry_points if entry.group == GROUP]
+        if not entries:
+            continue
+        title = distribution.metadata["Name"] or "unnamed distribution"
+        for entry in entries:
+            key = (_canonical(title), entry.name)
+            if key not in seen:
+                seen.add(key)
+                yield InstalledBackend(entry.name, title, _version(distribution), entry.value)
+
+
+def _version(distribution: Distribution) -> str:
+    return distribution.metadata["Version"] or "of unknown version"
+
+
+def _canonical(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def _allow_list(environ: Mapping[str, str], found: Sequence[InstalledBackend]) -> frozenset[str] | None:
+    """The names in ANYCHIP_PLUGINS; None when it isn't set."""
+    text = environ.get(ALLOW_VARIABLE)
+    if text is None or not text.strip():
+        return None
+    wanted = [word.strip() for word in text.split(",") if word.strip()]
+    names = {one.name for one in found}
+    packages = {_canonical(one.distribution) for one in found}
+    missing = [word for word in wanted if word not in names and _canonical(word) not in packages]
+    if missing:
+        available = ", ".join(sorted(names | packages)) or "nothing"
+        message = f"{ALLOW_VARIABLE} names {', '.join(missing)}; installed: {available}"
+        raise BackendNotFound(message, hint=f"correct or unset {ALLOW_VARIABLE}")
+    return frozenset(word if word in names else _canonical(word) for word in wanted)
+
+
+def _not_found(name: str, names: Sequence[str]) -> BackendNotFound:
+    if any(one.name == name for one in _declared()):
+        message = f"backend '{name}' is installed, but {ALLOW_VARIABLE}={os.environ.get(ALLOW_VARIABLE)} leaves it out"
+        return BackendNotFound(message, hint=f"add it to {ALLOW_VARIABLE} or unset that")
+    near = difflib.get_close_matches(name, names, n=1)
+    message = f"no backend '{name}' is installed; installed: {', '.join(names) or 'none'}."
+    if near:
+        message += f" Did you mean '{near[0]}'?"
+    return BackendNotFound(message, hint=f"pip install anychip-{name}, or the package that the chip's vendor names")
+
+
+def _none_present(probed: Sequence[Probed]) -> DeviceAbsent:
+    """Why `auto` found nothing, backend by backend."""
+    reasons = []
+    for one in probed:
+        absence = one.backend.info.absence if one.backend is not None else ""
+        why = "broken" if one.error is not None else absence or "no device present"
+        reasons.append(f"{one.installed.name}: {why}")
+    message = f"backend.name is auto and no backend has a device ({'; '.join(reasons) or 'none is installed'})"
+    return DeviceAbsent(message, hint=f"pip install anychip-{EMBEDDED} to run on the host's processor")
+
+
+def _why(chosen: Probed, probed: Sequence[Probed]) -> str:
+    if chosen.installed.name != EMBEDDED:
+        return f"auto: its device {chosen.devices[0].name} is present"
+    absent = ", ".join(one.installed.name for one in probed if one is not chosen)
+    return "auto: no other backend is installed" if not absent else f"auto: no device of {absent} is present"
+
+
+def _probe(one: InstalledBackend) -> Probed:
+    backend = None
+    try:
+        backend = _load(one)
+        return Probed(one, backend, backend.probe(), None)
+    except AnychipError as error:
+        return Probed(one, backend, (), error)
+
+
+def _load(one: InstalledBackend) -> Backend:
+    if one.duplicates:
+        everyone = ", ".join((str(one), *one.duplicates))
+        message = f"backend '{one.name}' is offered by several installed distributions: {everyone}"
+        others = " ".join(text.rpartition(" ")[0] for text in one.duplicates)
+        hint = f"pip uninstall {others} (or the other way round), or set {ALLOW_VARIABLE}={one.distribution}"
+        raise BackendBroken(message, hint=hint)
+    plugin = _import_plugin(one)
+    from anychip_sdk.backend import load_backend
+
+    try:
+        return load_backend(one.name, plugin, distribution=one.distribution, version=one.version)
+    except AnychipError:
+        raise
+    except Exception as error:
+        raise _broken(one, "loading it", error) from error
+
+
+def _import_plugin(one: InstalledBackend) -> object:
+    try:
+        return EntryPoint(one.name, one.module, GROUP).load()
+    except (Exception, SystemExit) as error:  # a plugin may even call sys.exit while it is imported
+        raise _broken(one, f"importing {one.module}", error) from error
+
+
+def _broken(one: InstalledBackend, what: str, error: BaseException) -> BackendBroken:
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
+    message = f"backend '{one.name}' ({one}): {what} raised {type(error).__name__}: {error}\n{text}"
+    return BackendBroken(message, hint=f"repair or pip uninstall {one.distribution}")
+
+
+__all__ = [
+    "ALLOW_VARIABLE",
+    "EMBEDDED",
+    "GROUP",
+    "Choice",
+    "InstalledBackend",
+    "Probed",
+    "choose",
+    "installed",
+    "load",
+    "probe_all",
+]

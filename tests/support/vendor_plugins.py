@@ -1,0 +1,55 @@
+"""Install vendor backends, right and broken, into a folder that goes on the path. Knows metadata; runs no pip."""
+
+from pathlib import Path
+
+EXAMPLE = Path(__file__).parent / "vendor_example" / "acme_chip.py"
+
+
+def install(
+    target: Path,
+    source: str | None = None,
+    *,
+    name: str = "acme",
+    module: str = "acme_chip",
+    distribution: str = "acme-anychip",
+    version: str = "0.1.0",
+) -> Path:
+    """Lay out in `target` what pip would: a module and its distribution's metadata."""
+    target.mkdir(parents=True, exist_ok=True)
+    (target / f"{module}.py").write_text(example() if source is None else source)
+    info = target / f"{distribution.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text(f"[anychip.backends]\n{name} = {module}\n")
+    (info / "RECORD").write_text("")
+    return target
+
+
+def example() -> str:
+    """The source of the vendor example."""
+    return EXAMPLE.read_text()
+
+
+def changed(old: str, new: str) -> str:
+    """The vendor example with one piece of it replaced."""
+    source = example()
+    if source.count(old) != 1:
+        message = f"{old!r} stands {source.count(old)} times in the example, expected once"
+        raise ValueError(message)
+    return source.replace(old, new)
+
+
+def misspelt_hook() -> str:
+    return changed("def anychip_register_ops(registry", "def anychip_register_opps(registry")
+
+
+def raising_import() -> str:
+    return changed("import os\n", 'import os\n\nraise OSError("libacme.so.3: cannot open shared object file")\n')
+
+
+def api_that_does_not_fit() -> str:
+    return changed('api=">=1.0,<2"', 'api=">=2.0,<3"')
+
+
+def free_above_total() -> str:
+    return changed("memory.bytes_total, memory.bytes_free,", "1000, 2000,")
