@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from anychip_sdk import hooks
-from anychip_sdk.errors import BackendBroken, BackendIncompatible, BackendNotFound, DeviceAbsent, PreconditionFailed
 
 from anychip import backends
+from anychip_sdk import hooks
+from anychip_sdk.errors import BackendBroken, BackendIncompatible, BackendNotFound, DeviceAbsent, PreconditionFailed
 from support import vendor_plugins as vendor
 
 

@@ -4,9 +4,10 @@ import os
 from collections.abc import Mapping, Sequence
 
 import torch
+from torch.nn import functional
+
 from anychip_sdk import BackendInfo, Capabilities, Device, DeviceConfig, DeviceInfo, MemoryInfo, Registrar, hookimpl
 from anychip_sdk.errors import DeviceAbsent
-from torch.nn import functional
 
 CAPABILITIES = Capabilities(dtypes=(torch.float32, torch.bfloat16), max_head_dim=256)
 VERSIONS = {"driver": "1.2.3", "runtime": torch.__version__}
