@@ -1,0 +1,120 @@
+"""Load a recipe: file over base, environment over file, `--set` over all. Knows the order, and no step's work."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from anychip.recipe.check import check
+from anychip.recipe.errors import Problems
+from anychip.recipe.files import read_tree
+from anychip.recipe.interpolate import interpolate_tree
+from anychip.recipe.keys import all_keys
+from anychip.recipe.merge import drop_ignored, drop_nulls, merge, resets
+from anychip.recipe.nodes import Entry, Node, Path, Scalar, Table, dotted, find
+from anychip.recipe.origins import DEFAULT, Origin
+from anychip.recipe.overrides import environment_tree, sets_tree
+from anychip.recipe.schema import Recipe
+
+_SOURCE: Path = ("model", "source")
+
+
+@dataclass(frozen=True)
+class LoadedRecipe:
+    """A recipe and where it came from.
+
+    Attributes:
+        recipe: what was said, checked.
+        origins: for every key that holds a value, e.g. `server.port`, where the value was written.
+        resolved: the whole recipe with its defaults, as plain JSON values; loading it again gives the same recipe.
+        path: the file, as it was named.
+    """
+
+    recipe: Recipe
+    origins: Mapping[str, Origin]
+    resolved: Mapping[str, object]
+    path: str
+
+
+def load(path: str | os.PathLike[str], sets: Sequence[str] = (), env: Mapping[str, str] | None = None) -> LoadedRecipe:
+    """Load and check a recipe.
+
+    Args:
+        path: the file.
+        sets: assignments such as `server.port=8001`, which win over everything else.
+        env: the environment, for `${VAR}` and for `ANYCHIP_SET__server__port`. None: the process's own.
+
+    Raises:
+        RecipeInvalid: with everything that is wrong, each problem with its place.
+        UsageError: an entry of `sets` is no assignment.
+    """
+    variables = os.environ if env is None else env
+    problems = Problems()
+    name = os.fspath(path)
+    tree = read_tree(name, problems)
+    if tree is None or problems.is_fatal:
+        raise problems.error()
+    for layer in (environment_tree(variables, problems), sets_tree(sets, problems)):
+        tree = merge(tree, layer)
+    tree, broken = interpolate_tree(drop_ignored(tree), variables, problems)
+    reset = dict(resets(tree))
+    tree = _with_absolute_source(drop_nulls(tree))
+    recipe = check(tree, broken, problems)
+    if recipe is None or len(problems):
+        raise problems.error()
+    return LoadedRecipe(recipe, _origins(tree, reset), MappingProxyType(recipe.model_dump(mode="json")), name)
+
+
+def recipe_digest(loaded: LoadedRecipe) -> str:
+    """The SHA-256 of everything that the recipe says, defaults included, in hex; comments and layout don't count."""
+    said = loaded.recipe.model_dump(mode="python")  # durations in seconds, so that 500ms is 0.5s
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _with_absolute_source(tree: Node) -> Node:
+    """The tree with a relative model.source made absolute by the file that says it, or by the current folder."""
+    source = find(tree, _SOURCE)
+    if (
+        not isinstance(source, Scalar)
+        or not isinstance(source.value, str)
+        or not source.value.startswith(("./", "../", "~"))
+    ):
+        return tree
+    folder = os.path.dirname(source.origin.source) if source.origin.kind == "file" else "."
+    text = source.value
+    expanded = os.path.expanduser(text) if text.startswith("~") else os.path.join(folder, text)
+    absolute = Scalar(os.path.abspath(expanded), source.origin, text, source.is_plain)
+    return _replace(tree, _SOURCE, absolute)
+
+
+def _replace(tree: Node, path: Iterable[str | int], node: Node) -> Node:
+    first, *rest = path
+    assert isinstance(tree, Table)
+    entry = tree.entries[str(first)]
+    below = _replace(entry.node, rest, node) if rest else node
+    return Table({**tree.entries, str(first): Entry(entry.key_origin, below)}, tree.origin, tree.resets)
+
+
+def _origins(tree: Node, reset: Mapping[Path, Origin]) -> Mapping[str, Origin]:
+    nulls = {dotted(path): origin.reset() for path, origin in reset.items()}
+    origins: dict[str, Origin] = {}
+    for key in all_keys().values():
+        if key.is_section or "[]" in key.path or (key.is_secret and key.section.endswith("api_key")):
+            continue
+        node = find(tree, tuple(key.path.split(".")))
+        above = next((nulls[p] for p in _prefixes(key.path) if p in nulls), DEFAULT)
+        origins[key.path] = above if node is None else node.origin
+    return MappingProxyType(origins)
+
+
+def _prefixes(path: str) -> Iterable[str]:
+    parts = path.split(".")
+    return (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+
+
+__all__ = ["LoadedRecipe", "load", "recipe_digest"]

@@ -1,0 +1,289 @@
+"""What a recipe may say: every key with its type, default, unit and meaning. Knows neither YAML nor files."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from anychip.recipe.conflicts import find_conflicts
+from anychip.recipe.quantities import (
+    Count,
+    DeviceName,
+    Expect,
+    Listed,
+    Positive,
+    Seconds,
+    Slug,
+    Source,
+    Specifier,
+    Text,
+    Unit,
+    Word,
+)
+
+Dtype = Literal["auto", "float32", "float16", "bfloat16"]
+FusionPolicy = Literal[
+    "qkv_proj", "gate_up_proj", "add_rms_norm", "qk_norm_rope", "silu_mul", "mha", "ffn", "shared_experts"
+]
+
+
+class Section(BaseModel):
+    """A mapping of a recipe: frozen, strictly typed, no key but its own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class ModelSection(Section):
+    """Which model, and how it is read."""
+
+    source: Annotated[
+        Source,
+        Field(
+            description="Where the checkpoint is. A relative path is relative to the file that it is written in; "
+            "a model in an installed Python package and a path never touch the network."
+        ),
+    ]
+    revision: Annotated[
+        Text | None,
+        Field(description="The revision of a model on a hub: a branch, a tag or a commit. null: its main one."),
+    ] = None
+    dtype: Annotated[
+        Dtype,
+        Field(description="The type of weights and activations. auto: the checkpoint's own, where the device has it."),
+    ] = "auto"
+    quantization: Annotated[
+        Literal["none", "auto"],
+        Field(description="Whether weights stay quantized on the device. none: expanded to dtype; auto: as stored."),
+    ] = "none"
+    context_length: Annotated[
+        Count | None,
+        Unit("tokens"),
+        Field(description="The most tokens of a request, prompt and output together. null: the model's own limit."),
+    ] = None
+    thinking: Annotated[
+        Literal["off", "on", "auto"],
+        Field(description="Whether the model thinks before it answers. auto: each request decides."),
+    ] = "auto"
+
+
+class Requires(Section):
+    """What must hold of the backend before anything is loaded."""
+
+    driver: Annotated[Specifier | None, Field(description="The versions of the device's driver that will do.")] = None
+    plugin: Annotated[Specifier | None, Field(description="The versions of the backend's package that will do.")] = None
+    conformance: Annotated[
+        Literal["bringup", "kernel", "serving-core", "serving-full"] | None,
+        Field(description="The conformance profile for which the backend must hold a certificate."),
+    ] = None
+
+
+class BackendSection(Section):
+    """Which chip."""
+
+    name: Annotated[
+        Word,
+        Field(
+            description="An installed backend. auto: the best one whose device is present, with the reason in the plan."
+        ),
+    ] = "auto"
+    device: Annotated[
+        DeviceName | None, Field(description="The device, in the backend's own words. null: its first one.")
+    ] = None
+    emulate: Annotated[
+        bool, Field(description="Run on the backend's emulator instead of its device; said loudly everywhere.")
+    ] = False
+    threads: Annotated[
+        Positive | None,
+        Unit("threads"),
+        Field(description="Host threads for the backend's kernels. null: the backend decides."),
+    ] = None
+    requires: Annotated[Requires, Field(description="Checked before anything is loaded.")] = Requires()
+
+
+class MemorySection(Section):
+    """What share of the device's memory, and how the KV pool uses it."""
+
+    static_fraction: Annotated[
+        float,
+        Field(gt=0, le=1, description="The share of the device's capacity for weights and KV pool together."),
+        Expect("a number above 0 and at most 1, such as 0.8"),
+    ] = 0.8
+    kv_dtype: Annotated[Dtype, Field(description="The type of keys and values in the pool. auto: the model's.")] = (
+        "auto"
+    )
+    page_size: Annotated[
+        Literal["auto"] | Positive,
+        Unit("tokens"),
+        Field(description="Tokens in a page of the KV pool. auto: the backend's choice."),
+    ] = "auto"
+    kv_tokens: Annotated[
+        Literal["auto"] | Count,
+        Unit("tokens"),
+        Field(description="The most tokens in the KV pool. auto: what static_fraction leaves after the weights."),
+    ] = "auto"
+
+
+class SchedulerSection(Section):
+    """How requests share a step."""
+
+    chunked_prefill_size: Annotated[
+        Count,
+        Unit("tokens"),
+        Field(description="The most prompt tokens in one step; longer prompts are read in chunks of it."),
+    ] = 2048
+    max_running_requests: Annotated[
+        Literal["auto"] | Positive,
+        Unit("requests"),
+        Field(description="The most requests in one step. auto: from the KV pool's size."),
+    ] = "auto"
+    policy: Annotated[
+        Literal["lpm", "fcfs"],
+        Field(
+            description="Who goes first. lpm: the longest prefix already computed, with ageing; fcfs: who came first. "
+            "With prefix_cache off the two are the same."
+        ),
+    ] = "lpm"
+    prefix_cache: Annotated[bool, Field(description="Keep computed prefixes and share them between requests.")] = True
+
+
+class FusionSection(Section):
+    """Which operations are folded into one kernel."""
+
+    policies: Annotated[
+        Literal["auto"] | Listed[FusionPolicy],
+        Field(description="The fusions to apply. auto: every one that the backend has a kernel for; []: none."),
+    ] = "auto"
+    verify: Annotated[
+        bool, Field(description="Compare fused and unfused outputs at load and refuse a fusion that differs.")
+    ] = True
+    on_missing: Annotated[
+        Literal["error", "warn", "ignore"],
+        Field(description="What happens when a named fusion does not match the model or has no kernel."),
+    ] = "warn"
+
+
+class OpOverride(Section):
+    """A choice for one operation that the backend would make otherwise."""
+
+    op: Annotated[Word, Field(description="The operation's name in the catalogue, e.g. linear.")]
+    dtype: Annotated[Word | None, Field(description="Only for this type. null: for all.")] = None
+    provider: Annotated[Word | None, Field(description="The provider to take.")] = None
+    ban: Annotated[Listed[Word], Field(description="Providers never to take.")] = ()
+    compute_dtype: Annotated[
+        Literal["float32", "float16", "bfloat16"] | None,
+        Field(description="Compute in this type and convert the result back."),
+    ] = None
+
+
+class OpsSection(Section):
+    """Which kernels."""
+
+    fallback: Annotated[
+        Literal["warn", "forbid", "allow"],
+        Field(description="What happens when no kernel fits and the reference would run instead."),
+    ] = "warn"
+    overrides: Annotated[Listed[OpOverride], Field(description="Choices for single operations.")] = ()
+
+
+class SecretRef(Section):
+    """Where a secret is; recipes never hold one."""
+
+    env: Annotated[
+        Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), Expect("the name of an environment variable")]
+        | None,
+        Field(description="The environment variable that holds it."),
+    ] = None
+    file: Annotated[Text | None, Field(description="The file that holds it.")] = None
+
+    @model_validator(mode="after")
+    def _names_one_place(self) -> SecretRef:
+        if (self.env is None) == (self.file is None):
+            raise ValueError("expected exactly one of env and file")
+        return self
+
+
+class ServerSection(Section):
+    """Where the service listens, and to whom."""
+
+    host: Annotated[Text, Field(description="The address to listen on. 0.0.0.0: every one of this machine.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, Field(ge=0, le=65535, description="The port. 0: a free one.")] = 8000
+    served_name: Annotated[
+        Text | None, Field(description="The model's name in the API. null: the source's last part.")
+    ] = None
+    api_key: Annotated[
+        SecretRef | None,
+        Field(description="What clients must send as bearer token: {env: NAME} or {file: path}. null: nothing."),
+        Expect("{env: NAME} or {file: path}"),
+    ] = None
+    max_queued_requests: Annotated[
+        int, Unit("requests"), Field(ge=0, description="The most requests that wait; further ones get 429.")
+    ] = 512
+
+
+class SloSection(Section):
+    """What is promised; measured and reported, never enforced."""
+
+    ttft_p95: Annotated[
+        Seconds | None,
+        Expect("a duration such as 500ms or 1.5s"),
+        Field(description="Time to the first token, 95th percentile."),
+    ] = None
+    tpot_p95: Annotated[
+        Seconds | None,
+        Expect("a duration such as 40ms"),
+        Field(description="Time per further output token, 95th percentile."),
+    ] = None
+
+
+class Recipe(Section):
+    """A service, declared."""
+
+    version: Annotated[Literal[1], Field(description="The version of this format.")]
+    name: Annotated[
+        Slug, Field(description="The service's name; applying a recipe again replaces the service of its name.")
+    ]
+    model: Annotated[ModelSection, Field(description="Which model, and how it is read.")]
+    backend: Annotated[BackendSection, Field(description="Which chip.")] = BackendSection()
+    memory: Annotated[
+        MemorySection, Field(description="What share of the device's memory, and how the KV pool uses it.")
+    ] = MemorySection()
+    scheduler: Annotated[SchedulerSection, Field(description="How requests share a step.")] = SchedulerSection()
+    fusion: Annotated[FusionSection, Field(description="Which operations are folded into one kernel.")] = (
+        FusionSection()
+    )
+    ops: Annotated[OpsSection, Field(description="Which kernels.")] = OpsSection()
+    server: Annotated[ServerSection, Field(description="Where the service listens, and to whom.")] = ServerSection()
+    slo: Annotated[SloSection, Field(description="What is promised; measured and reported, never enforced.")] = (
+        SloSection()
+    )
+
+    @model_validator(mode="after")
+    def _has_no_conflict(self) -> Recipe:
+        conflicts = find_conflicts(self)
+        if conflicts:
+            text = "; ".join(conflict.message for conflict in conflicts).replace("{", "{{").replace("}", "}}")
+            raise PydanticCustomError("conflicts", text, {"conflicts": conflicts})
+        return self
+
+
+__all__ = [
+    "BackendSection",
+    "Dtype",
+    "FusionPolicy",
+    "FusionSection",
+    "MemorySection",
+    "ModelSection",
+    "OpOverride",
+    "OpsSection",
+    "Recipe",
+    "Requires",
+    "SchedulerSection",
+    "SecretRef",
+    "Section",
+    "ServerSection",
+    "SloSection",
+]
