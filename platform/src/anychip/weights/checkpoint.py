@@ -1,0 +1,125 @@
+"""Open a checkpoint of either format and check all of it first. Knows what a model needs; knows no device.
+
+Opening reads headers only. Nothing is allocated for weights before every shard, shape and dtype was found right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+import torch
+
+from anychip.models.config import ModelConfig, parse_config
+from anychip.models.raw import refuse
+from anychip.weights.gguf_checkpoint import open_gguf
+from anychip.weights.names import check_tensors, ignorable
+from anychip.weights.safetensors import open_directory
+from anychip.weights.tensors import Opened, TensorInfo, TensorReader, TokenizerSource
+from anychip_sdk.errors import CheckpointInvalid
+
+FormatName = Literal["safetensors", "gguf"]
+
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class Checkpoint:
+    """An open checkpoint: its config, its tensors by Hugging Face name, and a way to read them one at a time.
+
+    `tensors` holds what the model reads, `ignored` the names that are in the file and never read, `notes` what a
+    user should know (files of another format beside the chosen one). A context manager.
+    """
+
+    def __init__(self, path: Path, format_name: FormatName, config: ModelConfig, opened: Opened) -> None:
+        assert opened.reader is not None
+        self.path = path
+        self.format = format_name
+        self.config = config
+        self.raw_config = opened.raw_config
+        self.generation_config = opened.generation_config
+        self.tokenizer = opened.tokenizer
+        self.notes = opened.notes
+        self.tensors: Mapping[str, TensorInfo] = {
+            name: info for name, info in opened.tensors.items() if not ignorable(config, name)
+        }
+        left_out = [name for name in opened.tensors if name not in self.tensors]
+        self.ignored: tuple[str, ...] = (*opened.ignored, *left_out)
+        self._reader: TensorReader = opened.reader
+
+    def read(self, name: str, rows: slice | None = None) -> torch.Tensor:
+        """One tensor on the host, or some of its first dimension's rows without touching the others.
+
+        The result may be a view of the mapped file: copy it, never write to it. Quantized blocks come out as
+        float32, everything else in the dtype that the file has. Not for several threads at once.
+        """
+        return self._reader.read(self.tensors[name], rows)
+
+    def close(self) -> None:
+        """Let go of the files. Tensors that were read stay valid."""
+        self._reader.close()
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def open_checkpoint(path: Path | str) -> Checkpoint:
+    """Open a directory of safetensors, a directory with one .gguf file, or a .gguf file.
+
+    Raises:
+        CheckpointInvalid: with every problem that was found, before any memory is taken for weights.
+    """
+    path = Path(path)
+    format_name, file = _format(path)
+    opened = open_directory(file) if format_name == "safetensors" else open_gguf(file)
+    problems = list(opened.problems)
+    config = parse_config(opened.raw_config, opened.generation_config, problems) if opened.raw_config else None
+    # with a shard missing or cut, a list of the tensors that are missing too would only hide the reason
+    if config is not None and not problems:
+        problems += check_tensors(config, opened.tensors)
+        problems += _check_dtypes(config, opened.tensors)
+    if problems or config is None:
+        if opened.reader is not None:
+            opened.reader.close()
+        raise refuse(str(path), problems)
+    return Checkpoint(file, format_name, config, opened)
+
+
+def _format(path: Path) -> tuple[FormatName, Path]:
+    if path.is_dir():
+        files = [child for child in sorted(path.iterdir()) if child.suffix == ".gguf"]
+        if not files or any(child.suffix == ".safetensors" for child in path.iterdir()):
+            return "safetensors", path
+        if len(files) > 1:
+            names = ", ".join(file.name for file in files)
+            raise CheckpointInvalid(
+                f"checkpoint {path}: holds several GGUF files ({names})", hint="name one of them as the source"
+            )
+        return "gguf", files[0]
+    if not path.exists():
+        raise CheckpointInvalid(f"checkpoint {path}: there is no such file or directory")
+    if path.suffix == ".gguf":
+        return "gguf", path
+    raise CheckpointInvalid(
+        f"checkpoint {path}: is a file of an unknown format", hint="name a .gguf file, or the model's directory"
+    )
+
+
+def _check_dtypes(config: ModelConfig, tensors: Mapping[str, TensorInfo]) -> list[str]:
+    return [
+        f"tensor {name} is stored as {info.storage}, which is not supported (supported: F32, F16, BF16)"
+        for name, info in tensors.items()
+        if info.dtype not in _FLOATS and not ignorable(config, name)
+    ]
+
+
+__all__ = ["Checkpoint", "TensorInfo", "TokenizerSource", "open_checkpoint"]

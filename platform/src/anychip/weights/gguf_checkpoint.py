@@ -1,0 +1,154 @@
+"""Open a GGUF file as a checkpoint with Hugging Face names. Knows how converters lay out q and k; knows no device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from anychip.weights.gguf import GGUFFile, GGUFTensor, parse_gguf
+from anychip.weights.gguf_config import llama3_scaling, raw_config, token_ids
+from anychip.weights.mapped import MappedFile
+from anychip.weights.names import from_gguf, shorten
+from anychip.weights.quantized import decode_rows
+from anychip.weights.tensors import Opened, TensorInfo, TokenizerSource, row_range
+
+ROPE_FACTORS = "rope_freqs.weight"
+
+
+class _Place(NamedTuple):
+    tensor: GGUFTensor
+    permuted_heads: int  # heads whose rows the converter interleaved, 0 for none
+
+
+class GGUFReader:
+    """Reads tensors of a mapped GGUF file and decodes their blocks. Not for several threads."""
+
+    def __init__(self, mapped: MappedFile, places: Mapping[str, _Place]) -> None:
+        self._mapped = mapped
+        self._places = places
+
+    def read(self, info: TensorInfo, rows: slice | None) -> torch.Tensor:
+        place = self._places[info.name]
+        length = info.shape[0] if info.shape else 1
+        first, last = row_range(rows, length)
+        row_nbytes = info.nbytes // length if length else 0
+        if info.shape[1:] == () and place.tensor.format.values > 1:
+            return self._vector(place.tensor)[first:last]
+        start = place.tensor.start
+        if place.permuted_heads:
+            raw = self._mapped.window(start, info.nbytes).reshape(length, row_nbytes)
+            raw = raw[_interleaved_rows(length, place.permuted_heads)[first:last]]
+        else:
+            raw = self._mapped.window(start + first * row_nbytes, (last - first) * row_nbytes)
+            raw = raw.reshape(last - first, row_nbytes)
+        return decode_rows(raw, place.tensor.format).reshape(last - first, *info.shape[1:])
+
+    def close(self) -> None:
+        self._mapped.close()
+
+    def _vector(self, tensor: GGUFTensor) -> torch.Tensor:
+        """One dimension in blocks: a row is part of a block, so all of it is decoded."""
+        raw = self._mapped.window(tensor.start, tensor.nbytes).reshape(1, tensor.nbytes)
+        return decode_rows(raw, tensor.format).reshape(-1)
+
+
+def _interleaved_rows(rows: int, heads: int) -> npt.NDArray[np.int64]:
+    """For each row in the model's order, the row of the file that holds it.
+
+    The model rotates a head's first half against its second; the file has the two members of each pair
+    side by side.
+    """
+    in_file: npt.NDArray[np.int64] = np.arange(rows, dtype=np.int64).reshape(heads, rows // heads // 2, 2)
+    return np.swapaxes(in_file, 1, 2).reshape(-1)
+
+
+def open_gguf(path: Path) -> Opened:
+    """Check a file. The header's own faults are raised, everything else is in `problems`.
+
+    Raises:
+        CheckpointInvalid: the header can't be read.
+    """
+    file = parse_gguf(path)
+    problems = list(file.problems)
+    listed = {tensor.name: tensor for tensor in file.tensors}
+    if len(listed) < len(file.tensors):
+        problems.append("the same tensor is listed twice")
+    raw = raw_config(file.metadata, {name: tensor.shape for name, tensor in listed.items()}, problems)
+    ignored: tuple[str, ...] = ()
+    if raw:
+        raw["torch_dtype"] = _dtype(listed)
+        if ROPE_FACTORS in listed and not problems:
+            _apply_rope_factors(file, listed[ROPE_FACTORS], raw, problems)
+            ignored = (ROPE_FACTORS,)
+    places = _translate(listed, raw, problems) if raw else {}
+    return Opened(
+        problems=problems,
+        raw_config=raw,
+        generation_config=token_ids(file.metadata),
+        tokenizer=TokenizerSource(
+            where=path, gguf={k: v for k, v in file.metadata.items() if k.startswith("tokenizer.")}
+        ),
+        tensors={name: _info(name, place.tensor) for name, place in places.items()},
+        reader=GGUFReader(file.mapped, places),
+        ignored=ignored,
+    )
+
+
+def _translate(listed: Mapping[str, GGUFTensor], raw: Mapping[str, object], problems: list[str]) -> dict[str, _Place]:
+    heads = {"q_proj": raw["num_attention_heads"], "k_proj": raw["num_key_value_heads"]}
+    is_permuted = raw["model_type"] == "llama"  # the other architectures keep the model's own order
+    places: dict[str, _Place] = {}
+    unknown: list[str] = []
+    for name, tensor in listed.items():
+        if name == ROPE_FACTORS:
+            continue
+        target = from_gguf(name)
+        if target is None:
+            unknown.append(name)
+            continue
+        count = heads.get(target.split(".")[-2], 0) if is_permuted else 0
+        permuted = count if isinstance(count, int) else 0
+        if permuted and (not tensor.shape or tensor.shape[0] % (2 * permuted)):
+            problems.append(f"tensor {name} has shape {list(tensor.shape)}, which {permuted} heads do not divide")
+            permuted = 0
+        places[target] = _Place(tensor, permuted)
+    if unknown:
+        problems.append(f"{len(unknown)} tensors are not known: {shorten(unknown)}")
+    return places
+
+
+def _info(name: str, tensor: GGUFTensor) -> TensorInfo:
+    return TensorInfo(name, tensor.shape, tensor.format.dtype, tensor.format.name, tensor.nbytes)
+
+
+def _dtype(listed: Mapping[str, GGUFTensor]) -> str | None:
+    """The dtype that all matrices are stored in; None where some are quantized."""
+    names = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+    kinds = {tensor.format.name for tensor in listed.values() if len(tensor.shape) > 1}
+    return names.get(kinds.pop()) if len(kinds) == 1 else None
+
+
+def _apply_rope_factors(file: GGUFFile, tensor: GGUFTensor, raw: dict[str, object], problems: list[str]) -> None:
+    head_dim, theta = raw["head_dim"], raw["rope_theta"]
+    assert isinstance(head_dim, int)
+    assert isinstance(theta, float)
+    if tensor.format.name != "F32" or tensor.shape != (head_dim // 2,):
+        problems.append(
+            f"tensor {ROPE_FACTORS} is {tensor.format.name} {list(tensor.shape)}, expected F32 [{head_dim // 2}]"
+        )
+        return
+    raw_rows = file.mapped.window(tensor.start, tensor.nbytes).reshape(1, tensor.nbytes)
+    factors = decode_rows(raw_rows, tensor.format).reshape(-1).tolist()
+    scaling = llama3_scaling(factors, theta)
+    if scaling is None or "rope_scaling" in raw:
+        problems.append(f"tensor {ROPE_FACTORS} holds a rope scaling other than llama3, which is not supported")
+    elif scaling["rope_type"] != "default":
+        raw["rope_scaling"] = scaling
+
+
+__all__ = ["GGUFReader", "open_gguf"]
