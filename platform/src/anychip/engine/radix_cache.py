@@ -1,0 +1,247 @@
+"""The cached prefixes, as a tree of page-aligned runs. Knows tokens, pages and locks; knows no request.
+
+The tree holds one pool reference to each page in it. A lock on a node keeps it and all its ancestors from eviction.
+Keys are bytes (TOKEN_BYTES per token), so that comparing 8,000 tokens is one memcmp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from anychip.engine.eviction import EvictionQueue
+from anychip.engine.sequence import TOKEN_BYTES
+from anychip_sdk.kv import KVPool
+
+
+class Node:
+    """A run of whole pages below a parent. `pages` is empty in a namespace's root only."""
+
+    __slots__ = ("children", "key", "last_used", "locks", "namespace", "pages", "parent", "ticket")
+
+    def __init__(self, namespace: str, parent: Node | None, key: bytes, pages: list[int]) -> None:
+        self.namespace = namespace
+        self.parent = parent
+        self.key = key
+        self.pages = pages
+        self.children: dict[bytes, Node] = {}  # by the first page of the child's key
+        self.locks = 0  # of this node and all below
+        self.last_used = 0
+        self.ticket = 0  # the entry in the eviction queue that is valid; 0: none
+
+    @property
+    def is_evictable(self) -> bool:
+        return self.locks == 0 and not self.children and bool(self.pages)
+
+
+class Match(NamedTuple):
+    """The longest cached prefix, as it was when asked: it goes stale with the next insertion or eviction."""
+
+    node: Node | None  #: None: nothing matched
+    node_pages: int  #: how many of the node's own pages belong to it
+    pages: int  #: matched in all
+
+
+class Inserted(NamedTuple):
+    node: Node  #: the end of the inserted run
+    pages: list[int]  #: the tree's pages for the whole run; the caller's own where it had none
+    added: int  #: how many of them are new in the tree
+
+
+class RadixCache:
+    """Find, keep, share and evict prefixes."""
+
+    def __init__(self, pool: KVPool) -> None:
+        self._pool = pool
+        self._page_bytes = pool.layout.page_size * TOKEN_BYTES
+        self._roots: dict[str, Node] = {}
+        self._queue = EvictionQueue()
+        self._tick = 0
+        self.version = 0  #: grows when a match could have become longer
+        self.pages_evictable = 0
+        self.pages_protected = 0
+        self.pages_evicted = 0  #: ever
+
+    def match(self, namespace: str, key: bytes | bytearray, pages_max: int) -> Match:
+        """The longest cached prefix of the key, at most `pages_max` pages. Changes nothing, not even the LRU order."""
+        node, found, pages = self._roots.get(namespace), None, 0
+        node_pages = 0
+        while node is not None and pages < pages_max:
+            start = pages * self._page_bytes
+            child = node.children.get(bytes(key[start : start + self._page_bytes]))
+            if child is None:
+                break
+            node_pages = self._common_pages(child.key, key, start, pages_max - pages)
+            found = child
+            pages += node_pages
+            node = child if node_pages == len(child.pages) else None
+        return Match(found, node_pages, pages)
+
+    def lock(self, match: Match) -> tuple[Node | None, list[int]]:
+        """Keep a match from eviction: (the node to unlock later, its pages in order). Splits a partly matched node."""
+        if match.node is None:
+            return None, []
+        node = self._split(match.node, match.node_pages) if match.node_pages < len(match.node.pages) else match.node
+        self.lock_node(node)
+        return node, self._path_pages(node)
+
+    def lock_node(self, node: Node) -> None:
+        self._tick += 1
+        self._queue.remove(node)
+        for step in _path(node):
+            if step.locks == 0:
+                self.pages_evictable -= len(step.pages)
+                self.pages_protected += len(step.pages)
+            step.locks += 1
+            step.last_used = self._tick
+
+    def unlock(self, node: Node) -> None:
+        self._tick += 1
+        for step in _path(node):
+            step.locks -= 1
+            if step.locks == 0:
+                self.pages_evictable += len(step.pages)
+                self.pages_protected -= len(step.pages)
+            step.last_used = self._tick
+        self._requeue(node)
+
+    def insert(self, namespace: str, key: bytes | bytearray, pages: list[int], held: Node | None = None) -> Inserted:
+        """Put a run of whole pages in the tree, which retains those that it lacked.
+
+        Args:
+            held: a node that the caller has locked; where only that lock holds the run's end, it grows in place.
+        """
+        node = self._roots.get(namespace)
+        if node is None:
+            node = self._roots[namespace] = Node(namespace, None, b"", [])
+        match = self.match(namespace, key, len(pages))
+        self._tick += 1
+        if match.node is not None:
+            node = match.node
+            if match.node_pages < len(node.pages):
+                node = self._split(node, match.node_pages)
+        if match.pages < len(pages):
+            tail = bytes(key[match.pages * self._page_bytes : len(pages) * self._page_bytes])
+            node = self._attach(node, tail, pages[match.pages :], held)
+            self.version += 1
+        self._touch(node)
+        return Inserted(node, self._path_pages(node), len(pages) - match.pages)
+
+    def evict(self, count: int) -> int:
+        """Give up to `count` unlocked pages back to the pool, the ends of the least recently used runs first."""
+        left = count
+        while left > 0 and (node := self._queue.pop()) is not None:
+            taken = min(left, len(node.pages))
+            keep = len(node.pages) - taken
+            self._pool.free(node.pages[keep:])
+            del node.pages[keep:]
+            node.key = node.key[: keep * self._page_bytes] if keep else node.key
+            if keep:
+                self._queue.push(node)
+            else:
+                self._detach(node)
+            left -= taken
+        self.pages_evictable -= count - left
+        self.pages_evicted += count - left
+        return count - left
+
+    def unlocked_pages(self, match: Match) -> int:
+        """How many of the match's pages count as evictable now, and will not once it is locked."""
+        if match.node is None or match.node.locks:
+            return 0
+        unlocked = match.node_pages
+        parent = match.node.parent
+        while parent is not None and parent.locks == 0:
+            unlocked += len(parent.pages)
+            parent = parent.parent
+        return unlocked
+
+    def nodes(self) -> Iterator[Node]:
+        """Every node, roots included, parents first."""
+        stack = list(self._roots.values())
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children.values())
+
+    def is_queued(self, node: Node) -> bool:
+        return node.ticket != 0
+
+    def _common_pages(self, run: bytes, key: bytes | bytearray, start: int, limit: int) -> int:
+        """Whole pages that `run` and `key[start:]` have in common, at most `limit`."""
+        size = self._page_bytes
+        high = min(len(run), len(key) - start) // size
+        high = min(high, limit)
+        if key.startswith(run[: high * size], start):
+            return high
+        low = 0  # the first `low` pages are equal, the first `high` are not
+        while high - low > 1:
+            middle = (low + high) // 2
+            if key.startswith(run[low * size : middle * size], start + low * size):
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _attach(self, node: Node, tail: bytes, pages: list[int], held: Node | None) -> Node:
+        self._pool.retain(pages)
+        own_locks = 1 if node is held else 0
+        if node.pages and not node.children and node.locks == own_locks:
+            # growing in place keeps a prompt of many chunks one node, not a chain of them
+            node.key += tail
+            node.pages.extend(pages)
+            target = node
+        else:
+            self._queue.remove(node)
+            target = Node(node.namespace, node, tail, list(pages))
+            node.children[tail[: self._page_bytes]] = target
+        if target.locks:
+            self.pages_protected += len(pages)
+        else:
+            self.pages_evictable += len(pages)
+        return target
+
+    def _split(self, node: Node, count: int) -> Node:
+        """Put a new node with the first `count` pages above; the old one keeps its end, which its locks mean."""
+        cut = count * self._page_bytes
+        upper = Node(node.namespace, node.parent, node.key[:cut], node.pages[:count])
+        upper.locks, upper.last_used = node.locks, node.last_used
+        assert node.parent is not None  # only roots have none, and they have no pages to split
+        node.parent.children[node.key[: self._page_bytes]] = upper
+        node.parent, node.key = upper, node.key[cut:]
+        del node.pages[:count]
+        upper.children[node.key[: self._page_bytes]] = node
+        return upper
+
+    def _detach(self, node: Node) -> None:
+        parent = node.parent
+        assert parent is not None
+        del parent.children[node.key[: self._page_bytes]]
+        node.parent = None
+        if parent.parent is None and not parent.children:
+            del self._roots[parent.namespace]
+        else:
+            self._requeue(parent)
+
+    def _touch(self, node: Node) -> None:
+        for step in _path(node):
+            step.last_used = self._tick
+        self._requeue(node)
+
+    def _requeue(self, node: Node) -> None:
+        if node.is_evictable:
+            self._queue.push(node)
+
+    def _path_pages(self, node: Node) -> list[int]:
+        runs = [step.pages for step in _path(node)]
+        return [page for run in reversed(runs) for page in run]
+
+
+def _path(node: Node | None) -> Iterator[Node]:
+    """The node and its ancestors, itself first."""
+    while node is not None:
+        yield node
+        node = node.parent
+
+
+__all__ = ["Inserted", "Match", "Node", "RadixCache"]

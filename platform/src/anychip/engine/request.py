@@ -1,0 +1,68 @@
+"""What goes in and out of the engine, also between processes. Knows token ids; knows no text, no page and no HTTP.
+
+A request with n > 1 is one GenerateRequest and n streams of TokenEvents, told apart by `index`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How tokens are chosen and when to stop. Default: the unchanged distribution, until the context is full."""
+
+    temperature: float = 1.0  #: 0 is greedy
+    top_p: float = 1.0
+    top_k: int = 0  #: 0 is off
+    min_p: float = 0.0
+    seed: int | None = None  #: None: one is drawn when the request is added
+    max_tokens: int | None = None  #: None: until the context is full
+    min_tokens: int = 0  #: nothing may end the text before so many tokens
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    n: int = 1  #: completions of the one prompt
+
+
+class GenerateRequest(msgspec.Struct, frozen=True):
+    id: str
+    prompt_ids: list[int]
+    params: SamplingParams = msgspec.field(default_factory=SamplingParams)
+    namespace: str = ""  #: requests share cached prefixes only within one; see `namespace_of`
+    arrival_s: float = 0.0  #: a monotonic clock; only for metrics, never for order
+
+
+class TokenEvent(msgspec.Struct, frozen=True):
+    """What one step brought for one completion of a request.
+
+    The token that ended the text (EOS or one of stop_token_ids) is not in `token_ids`; it is `stop_token_id`, and
+    it counts in `completion_tokens`, because it was computed.
+    """
+
+    request_id: str
+    index: int  #: which of the n completions
+    token_ids: list[int]  #: new since the last event of this index
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  #: of the prompt, found in the cache when the request was first admitted
+    completion_tokens: int = 0
+    error: str | None = None
+
+
+def namespace_of(**parts: str) -> str:
+    """A namespace in which no two different sets of parts collide: each value carries its tag and length.
+
+    An adapter named "x" and a salt "x" differ, and so do ("ab", "c") and ("a", "bc"). Empty values are left out.
+    """
+    return "".join(f"{tag}={len(value)}:{value};" for tag, value in sorted(parts.items()) if value)
+
+
+__all__ = ["FinishReason", "GenerateRequest", "SamplingParams", "TokenEvent", "namespace_of"]

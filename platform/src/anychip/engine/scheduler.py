@@ -1,0 +1,281 @@
+"""Decide which tokens go through the model next. Knows tokens, pages and order; knows nothing of tensors or devices.
+
+`schedule` makes the batch of one step, `commit` takes its tokens; between the two only `add`, `abort` and `fail_all`
+may come. A step computes every running decode and up to `chunked_prefill_size` tokens of prompts.
+
+Memory. A prompt gets all its pages when it is admitted, a decode one page whenever it begins one. When pages run out,
+unused prefixes are evicted, least recently used first; then the youngest sequence is retracted: its computed pages stay
+in the cache as long as there is room, and it resumes from the front of the queue with the same output and seed.
+A sequence that fills the whole pool ends with "length", so a lone one can always go on and every step makes progress.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence as SequenceOf
+
+from anychip.engine import invariants
+from anychip.engine.admission import OutputEstimate, SchedulerConfig, validate
+from anychip.engine.batch import Batch, Row
+from anychip.engine.kv_tables import Copy, KVTables
+from anychip.engine.policy import make_policy
+from anychip.engine.radix_cache import Match
+from anychip.engine.request import FinishReason, GenerateRequest, TokenEvent
+from anychip.engine.sequence import Sequence, State, draw_seed
+from anychip.engine.stats import Counters, SchedulerStats, snapshot
+from anychip_sdk.errors import QueueFull, RequestInvalid
+from anychip_sdk.kv import KVPool
+
+
+class Scheduler:
+    """Continuous batching over one KV pool. Not thread safe: the engine's loop is its only user.
+
+    Raises:
+        ValueError: the pool's page size is not the configuration's.
+    """
+
+    def __init__(self, config: SchedulerConfig, pool: KVPool) -> None:
+        if pool.layout.page_size != config.page_size:
+            message = f"the pool's page size is {pool.layout.page_size}, the configuration's {config.page_size}"
+            raise ValueError(message)
+        self._config = config
+        self._tables = KVTables(pool, prefix_cache=config.prefix_cache)
+        self._policy = make_policy(config, self._tables)
+        # with one token more than the pool has slots, the sequence has used them all
+        self._max_length = min(config.context_length, self._tables.pages_total * config.page_size + 1)
+        self._estimate = OutputEstimate(self._max_length)
+        self._waiting: deque[Sequence] = deque()
+        self._prefilling: list[Sequence] = []
+        self._decoding: list[Sequence] = []
+        self._unfinished: dict[str, list[Sequence]] = {}  # by request id
+        self._batch: Batch | None = None  # scheduled, not yet committed
+        self._counters = Counters()
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._unfinished)
+
+    def add(self, request: GenerateRequest) -> None:
+        """Queue a request.
+
+        Raises:
+            RequestInvalid: it can never run, or its id is in use.
+            QueueFull: too many wait already.
+        """
+        if request.id in self._unfinished:
+            message = f"request id {request.id!r} is in use by an unfinished request"
+            raise RequestInvalid(message, param="id")
+        validate(request, self._config, self._tables.pages_total)
+        limit = self._config.max_queued_requests
+        if len(self._waiting) >= limit:
+            message = f"{len(self._waiting)} requests wait already, the limit is {limit}"
+            raise QueueFull(message)
+        self._counters.requests += 1
+        base_seed = draw_seed() if request.params.seed is None else request.params.seed
+        first, *others = [
+            Sequence(
+                request,
+                index,
+                order=self._counters.requests,
+                base_seed=base_seed,
+                eos_token_ids=self._config.eos_token_ids,
+            )
+            for index in range(request.params.n)
+        ]
+        first.forks = others
+        self._unfinished[request.id] = [first, *others]
+        self._waiting.append(first)
+
+    def abort(self, request_id: str) -> list[TokenEvent]:
+        """End a request, whatever its state; its pages are free, or evictable, at once. Unknown ids are no error."""
+        sequences = self._unfinished.get(request_id, [])
+        if sequences:
+            self._counters.aborted += 1
+        return [self._end(sequence, "abort").event([]) for sequence in list(sequences)]
+
+    def fail_all(self, reason: str) -> list[TokenEvent]:
+        """End every request with an error, and cache nothing of what was being computed."""
+        self._batch = None
+        sequences = [sequence for members in self._unfinished.values() for sequence in members]
+        return [self._end(sequence, "error", keep=False).event([], error=reason) for sequence in sequences]
+
+    def schedule(self) -> Batch | None:
+        """The work of the next step; None when there is none."""
+        if self._batch is not None:
+            message = "schedule() was called before the last batch was committed"
+            raise RuntimeError(message)
+        self._estimate.step()
+        retractions = self._counters.retractions
+        copies = self._grow_decodes()
+        rows = [Row(sequence, sequence.computed, 1, 1) for sequence in self._decoding]
+        decode_rows = len(rows)
+        budget = self._config.chunked_prefill_size
+        for sequence in self._prefilling:
+            if budget == 0:
+                break
+            budget -= self._add_chunk(rows, sequence, budget)
+        # what was retracted just now would come straight back, unless nothing else is left to run
+        if self._waiting and (not rows or retractions == self._counters.retractions):
+            self._admit(rows, budget)
+        if not rows:
+            self._estimate.idle()
+            return None
+        self._counters.steps += 1
+        self._batch = Batch(tuple(rows), decode_rows, copies)
+        return self._batch
+
+    def commit(self, batch: Batch, token_ids: SequenceOf[int]) -> list[TokenEvent]:
+        """Take the tokens of a step.
+
+        Args:
+            token_ids: for each row in order, as many as it samples; rows of sequences aborted meanwhile too.
+        """
+        if batch is not self._batch:
+            message = "commit() expects the batch that schedule() returned last"
+            raise ValueError(message)
+        if len(token_ids) != batch.samples:
+            message = f"commit() expects {batch.samples} tokens for this batch, got {len(token_ids)}"
+            raise ValueError(message)
+        self._batch = None
+        events: list[TokenEvent] = []
+        position = 0
+        for number, row in enumerate(batch.rows):
+            tokens = token_ids[position : position + row.samples]
+            position += row.samples
+            if row.sequence.state is State.FINISHED:
+                continue
+            row.sequence.computed = row.end
+            sampled = row.sampled
+            if number >= batch.decode_rows:
+                self._end_chunk(row)
+            for sequence, token in zip(sampled, tokens, strict=True):
+                events.append(self._accept(sequence, token))
+        return events
+
+    def flush_cache(self) -> bool:
+        """Forget all cached prefixes; False, and nothing is changed, while there is work."""
+        if self.has_work:
+            return False
+        self._tables.flush()
+        return True
+
+    def stats(self) -> SchedulerStats:
+        running = len(self._prefilling) + len(self._decoding)
+        return snapshot(self._tables, self._counters, running=running, waiting=len(self._waiting))
+
+    def check_invariants(self) -> None:
+        """Raises InvariantBroken with everything that is wrong. Walks all pages: for tests and idle times."""
+        invariants.check(self._tables, self._prefilling + self._decoding, self._waiting)
+
+    def _grow_decodes(self) -> tuple[Copy, ...]:
+        """Give each decode the place for its next token, after retracting as many sequences as that takes."""
+        tables = self._tables
+        # first all retractions, then all allocations: no page is both given up and copied to in one step
+        while tables.growth(self._decoding) > tables.pages_available:
+            self._retract(max([*self._prefilling, *self._decoding], key=lambda s: (s.order, s.index)))
+        grown = [tables.grow(sequence) for sequence in self._decoding]
+        return tuple(copy for copy in grown if copy is not None)
+
+    def _retract(self, sequence: Sequence) -> None:
+        self._counters.retractions += 1
+        self._estimate.retracted()
+        self._tables.close(sequence, keep=True)
+        self._running_list(sequence).remove(sequence)
+        sequence.state = State.WAITING
+        sequence.matched_version = -1
+        self._waiting.appendleft(sequence)
+
+    def _admit(self, rows: list[Row], budget: int) -> None:
+        """Begin waiting sequences until the step, the rows or the memory is full; the first too many ends it."""
+        running = self._prefilling + self._decoding
+        rows_free = self._config.max_running_requests - sum(sequence.width for sequence in running)
+        if budget == 0 or rows_free <= 0:
+            return
+        reserved = sum(self._future_pages(sequence, len(sequence.pages)) for sequence in running)
+        for sequence in self._policy.order(self._waiting):
+            if budget == 0 or sequence.width > rows_free:
+                return
+            match = self._tables.match(sequence)
+            if self._policy.defers(sequence, match, self._prefilling):
+                continue
+            future = self._future_pages(sequence, self._tables.pages_needed(len(sequence.tokens)))
+            needed = self._tables.opening_pages(sequence, match) + future + reserved
+            if rows and needed > self._tables.pages_available:  # alone it fits: see `validate` and `_max_length`
+                return
+            self._begin(sequence, match)
+            reserved += future
+            rows_free -= sequence.width
+            budget -= self._add_chunk(rows, sequence, budget)
+
+    def _future_pages(self, sequence: Sequence, pages_held: int) -> int:
+        """Pages that a sequence and its forks are expected to take beyond those held; forks copy one page each."""
+        length = len(sequence.tokens) + self._estimate.tokens(sequence)
+        growth = self._tables.pages_needed(length) - pages_held
+        return sequence.width * growth + sequence.width - 1
+
+    def _begin(self, sequence: Sequence, match: Match) -> None:
+        self._tables.open(sequence, match)
+        self._waiting.remove(sequence)
+        self._prefilling.append(sequence)
+        sequence.state = State.RUNNING
+        if sequence.is_admitted_before:
+            return  # what it finds of its own now is no hit
+        for member in (sequence, *sequence.forks):
+            member.is_admitted_before = True
+            member.cached_tokens = match.pages * self._config.page_size
+        self._counters.prompt_tokens += sequence.prompt_len
+        self._counters.cached_tokens += sequence.cached_tokens
+        for other in self._waiting:
+            if other.order < sequence.order:
+                other.overtaken += 1
+
+    def _add_chunk(self, rows: list[Row], sequence: Sequence, budget: int) -> int:
+        left = len(sequence.tokens) - sequence.computed
+        count = min(left, budget)
+        rows.append(Row(sequence, sequence.computed, count, sequence.width if count == left else 0))
+        return count
+
+    def _end_chunk(self, row: Row) -> None:
+        sequence = row.sequence
+        self._tables.publish(sequence)
+        if row.samples == 0:
+            return
+        self._prefilling.remove(sequence)
+        self._decoding.append(sequence)
+        for fork in sequence.forks:
+            self._tables.share(sequence, fork)
+            fork.state = State.RUNNING
+            self._decoding.append(fork)
+        sequence.forks = []
+
+    def _accept(self, sequence: Sequence, token: int) -> TokenEvent:
+        self._counters.completion_tokens += 1
+        is_end = sequence.ends_with(token)
+        sequence.tokens.append(token)
+        if is_end:
+            return self._end(sequence, "stop").event([], stop_token_id=token)
+        is_full = len(sequence.tokens) >= self._max_length or sequence.output_count == sequence.output_limit
+        if is_full:
+            self._end(sequence, "length")
+        return sequence.event([token])
+
+    def _end(self, sequence: Sequence, reason: FinishReason, *, keep: bool = True) -> Sequence:
+        if sequence.state is State.RUNNING:
+            self._tables.close(sequence, keep=keep)
+            self._running_list(sequence).remove(sequence)
+        elif sequence in self._waiting:  # the forks of a waiting sequence are not
+            self._waiting.remove(sequence)
+        sequence.state = State.FINISHED
+        sequence.finish_reason = reason
+        self._counters.finished += reason in ("stop", "length")
+        members = self._unfinished[sequence.id]
+        members.remove(sequence)
+        if not members:
+            del self._unfinished[sequence.id]
+        return sequence
+
+    def _running_list(self, sequence: Sequence) -> list[Sequence]:
+        return self._prefilling if sequence in self._prefilling else self._decoding
+
+
+__all__ = ["Scheduler", "SchedulerConfig", "SchedulerStats"]

@@ -1,0 +1,190 @@
+"""One completion being computed: its tokens, its pages and its place in the queue. Knows no pool, tree or device."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Sequence as SequenceOf
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from anychip.engine.request import FinishReason, GenerateRequest, TokenEvent
+
+if TYPE_CHECKING:
+    from anychip.engine.radix_cache import Node
+
+TOKEN_BYTES = 4  #: of a token in a cache key
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+class State(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class Sequence:
+    """The prompt and output of one completion, and how far its keys and values are computed.
+
+    `tokens[:computed]` have their keys and values in `pages`; a running sequence always has computed < len(tokens),
+    as the last sampled token has not been through the model yet. Before the fork of a request with n > 1 only index 0
+    is scheduled, and holds the others in `forks`.
+    """
+
+    __slots__ = (
+        "_key",
+        "cached_pages",
+        "cached_tokens",
+        "computed",
+        "eos_token_ids",
+        "finish_reason",
+        "forks",
+        "index",
+        "is_admitted_before",
+        "matched_tokens",
+        "matched_version",
+        "node",
+        "order",
+        "overtaken",
+        "pages",
+        "prompt_len",
+        "request",
+        "seed",
+        "state",
+        "table_version",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        request: GenerateRequest,
+        index: int = 0,
+        *,
+        order: int = 0,
+        base_seed: int | None = None,
+        eos_token_ids: tuple[int, ...] = (),
+    ) -> None:
+        if base_seed is None:
+            base_seed = draw_seed() if request.params.seed is None else request.params.seed
+        self.request = request
+        self.index = index
+        self.order = order  #: of arrival, the same for all completions of a request
+        self.seed = derive_seed(base_seed, index)
+        self.eos_token_ids = eos_token_ids
+        self.tokens: list[int] = list(request.prompt_ids)
+        self.prompt_len = len(self.tokens)
+        self.computed = 0
+        self.pages: list[int] = []
+        self.table_version = 0  #: grows when an entry of `pages` changes, other than by appending
+        self.state = State.WAITING
+        self.finish_reason: FinishReason | None = None
+        self.node: Node | None = None  #: the locked end of its pages in the tree
+        self.cached_pages = 0  #: leading pages that are the tree's
+        self.cached_tokens = 0
+        self.is_admitted_before = False
+        self.forks: list[Sequence] = []
+        self.overtaken = 0  #: later requests that were admitted first
+        self.matched_tokens = 0  #: the last look into the tree, for ordering only
+        self.matched_version = -1
+        self._key = bytearray()
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    @property
+    def width(self) -> int:
+        """Rows that it takes, or will take after the fork."""
+        return 1 + len(self.forks)
+
+    @property
+    def output_count(self) -> int:
+        return len(self.tokens) - self.prompt_len
+
+    @property
+    def output_ids(self) -> list[int]:
+        """Every sampled token, also the one that ended the text."""
+        return self.tokens[self.prompt_len :]
+
+    @property
+    def output_limit(self) -> int | None:
+        return self.request.params.max_tokens
+
+    def key(self) -> bytearray:
+        """The tokens as the cache's key, TOKEN_BYTES each. Not to be changed."""
+        known = len(self._key) // TOKEN_BYTES
+        if known < len(self.tokens):
+            self._key += encode(self.tokens[known:] if known else self.tokens)
+        return self._key
+
+    def key_until(self, tokens: int) -> bytes:
+        return bytes(self.key()[: tokens * TOKEN_BYTES])
+
+    def uniform(self) -> float:
+        """The random number in [0, 1) for the next token: a function of seed and output position alone.
+
+        So a sequence that is retracted and resumed, or has other batch mates, draws the same numbers.
+        """
+        return uniform(self.seed, self.output_count)
+
+    def ends_with(self, token: int) -> bool:
+        """Whether this token, sampled next, ends the text."""
+        params = self.request.params
+        if self.output_count < params.min_tokens:
+            return False
+        return token in params.stop_token_ids or (not params.ignore_eos and token in self.eos_token_ids)
+
+    def banned_ids(self) -> tuple[int, ...]:
+        """What must not be sampled next: all that would end the text before min_tokens."""
+        params = self.request.params
+        if self.output_count >= params.min_tokens:
+            return ()
+        return params.stop_token_ids if params.ignore_eos else params.stop_token_ids + self.eos_token_ids
+
+    def event(self, token_ids: list[int], stop_token_id: int | None = None, error: str | None = None) -> TokenEvent:
+        return TokenEvent(
+            request_id=self.request.id,
+            index=self.index,
+            token_ids=token_ids,
+            finish_reason=self.finish_reason,
+            stop_token_id=stop_token_id,
+            prompt_tokens=self.prompt_len,
+            cached_tokens=self.cached_tokens,
+            completion_tokens=self.output_count,
+            error=error,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"Sequence({self.id}/{self.index} {self.state.value}, {self.computed} of {len(self.tokens)} tokens, "
+            f"{len(self.pages)} pages)"
+        )
+
+
+def encode(tokens: SequenceOf[int]) -> bytes:
+    return array("i", tokens).tobytes()
+
+
+def draw_seed() -> int:
+    return int.from_bytes(os.urandom(8), "little")
+
+
+def derive_seed(base_seed: int, index: int) -> int:
+    """The 64-bit seed of one completion; mixed, so that (seed 1, index 1) is not (seed 2, index 0)."""
+    return _mix((_mix(base_seed & _MASK) + index) & _MASK)
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number in [0, 1) with 53 random bits, from a counter: no state, so any order of calls gives the same."""
+    return (_mix((seed + (position + 1) * _GOLDEN) & _MASK) >> 11) * 2.0**-53
+
+
+def _mix(value: int) -> int:
+    """The finaliser of splitmix64: every input bit flips each output bit with probability near one half."""
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+__all__ = ["TOKEN_BYTES", "Sequence", "State", "derive_seed", "draw_seed", "encode", "uniform"]

@@ -1,0 +1,124 @@
+"""A KV pool and a model that need no tensor: a slot holds the token and position written there, and the next token is a
+hash of what the page table leads to. So a wrong page, a lost copy or a stale slot shows as a wrong output."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+
+from anychip.engine.batch import Batch
+from anychip.engine.kv_tables import slots
+from anychip.engine.request import SamplingParams
+from anychip.engine.sequence import derive_seed, uniform
+from anychip_sdk.kv import TOKEN_MAJOR, KVLayout, KVPool, KVStats, PageLedger
+
+
+class FakePool(KVPool):
+    def __init__(self, pages: int, page_size: int) -> None:
+        self._layout = KVLayout(page_size, pages, TOKEN_MAJOR, torch.float32, 4)
+        self._ledger = PageLedger(pages)
+        self.content: dict[int, tuple[int, int]] = {}  # slot: (position, token)
+
+    @property
+    def layout(self) -> KVLayout:
+        return self._layout
+
+    def alloc(self, count: int) -> list[int]:
+        pages = self._ledger.alloc(count)
+        for page in pages:  # what a page held before must not matter
+            for slot in self._slots(page):
+                self.content.pop(slot, None)
+        return pages
+
+    def free(self, pages: Sequence[int]) -> None:
+        self._ledger.free(pages)
+
+    def retain(self, pages: Sequence[int]) -> None:
+        self._ledger.retain(pages)
+
+    def refcount(self, page: int) -> int:
+        return self._ledger.refcount(page)
+
+    def copy_pages(self, src: Sequence[int], dst: Sequence[int]) -> None:
+        for source, target in zip(src, dst, strict=True):
+            for old, new in zip(self._slots(source), self._slots(target), strict=True):
+                self.content.pop(new, None)
+                if old in self.content:
+                    self.content[new] = self.content[old]
+
+    def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        raise IndexError(index)  # it has no layers
+
+    def stats(self) -> KVStats:
+        return self._ledger.stats()
+
+    def _slots(self, page: int) -> range:
+        size = self._layout.page_size
+        return range(page * size, (page + 1) * size)
+
+
+class FakeModel:
+    """Runs a batch against a FakePool."""
+
+    def __init__(self, pool: FakePool, vocab_size: int) -> None:
+        self._pool = pool
+        self._vocab_size = vocab_size
+
+    def step(self, batch: Batch) -> list[int]:
+        sources, targets = [c[0] for c in batch.copies], [c[1] for c in batch.copies]
+        assert len(set(targets)) == len(targets)
+        assert not set(sources) & set(targets)
+        self._pool.copy_pages(sources, targets)
+        for row in batch.rows:
+            self._write(row.sequence.pages, row.start, row.sequence.tokens[row.start : row.end])
+        tokens = []
+        for row in batch.rows:
+            if row.samples:
+                history = self._read(row.sequence.pages, row.end)
+                assert history == row.sequence.tokens
+                assert len(row.sampled) == row.samples
+                tokens += [next_token(history, s.uniform(), self._vocab_size) for s in row.sampled]
+        return tokens
+
+    def _write(self, pages: list[int], start: int, tokens: list[int]) -> None:
+        size = self._pool.layout.page_size
+        for offset, slot in enumerate(slots(pages, size, start, len(tokens))):
+            assert self._pool.refcount(slot // size) == 1, "a shared page is written to"
+            self._pool.content[slot] = (start + offset, tokens[offset])
+
+    def _read(self, pages: list[int], count: int) -> list[int]:
+        found = [self._pool.content.get(slot, (-1, -1)) for slot in slots(pages, self._pool.layout.page_size, 0, count)]
+        assert [position for position, _ in found] == list(range(count))
+        return [token for _, token in found]
+
+
+def next_token(history: list[int], number: float, vocab_size: int) -> int:
+    """The model: a pure function of all tokens so far and one random number."""
+    text = ",".join(map(str, history)) + f":{int(number * 4)}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "little") % vocab_size
+
+
+def expected_output(
+    prompt: Sequence[int],
+    params: SamplingParams,
+    index: int,
+    *,
+    vocab_size: int,
+    max_length: int,
+    eos_token_ids: tuple[int, ...] = (),
+) -> tuple[list[int], str]:
+    """(tokens, finish reason) that a request must get whatever else runs; the ending token is not among them."""
+    assert params.seed is not None
+    seed = derive_seed(params.seed, index)
+    history, output = list(prompt), []
+    while True:
+        token = next_token(history, uniform(seed, len(output)), vocab_size)
+        history.append(token)
+        stops = params.stop_token_ids + (() if params.ignore_eos else eos_token_ids)
+        if token in stops and len(output) >= params.min_tokens:
+            return output, "stop"
+        output.append(token)
+        if len(output) == params.max_tokens or len(history) >= max_length:
+            return output, "length"
