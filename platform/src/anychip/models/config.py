@@ -39,7 +39,7 @@ _FAMILIES: Mapping[str, _Family] = {
 }
 
 SUPPORTED_ARCHITECTURES: tuple[str, ...] = tuple(_FAMILIES)
-SUPPORTED_ACTIVATIONS: tuple[str, ...] = ("silu", "gelu", "gelu_pytorch_tanh")
+SUPPORTED_ACTIVATIONS: tuple[str, ...] = ("silu", "gelu_pytorch_tanh")
 
 FULL_ATTENTION = "full_attention"
 SLIDING_ATTENTION = "sliding_attention"
