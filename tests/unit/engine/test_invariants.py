@@ -1,0 +1,63 @@
+"""A check that passes on nonsense is worth nothing: each kind of damage is found."""
+
+from collections.abc import Callable
+
+import pytest
+
+from anychip.engine.invariants import InvariantBroken
+from support.schedules import Bench, config
+
+
+def busy() -> Bench:
+    bench = Bench(config(page_size=2), 50)
+    bench.add("old", [5] * 9, max_tokens=1)
+    bench.drain()
+    bench.add("a", [1, 2, 3, 4, 5], max_tokens=30)
+    bench.step()
+    return bench
+
+
+def lose(bench: Bench) -> None:
+    bench.scheduler._decoding[0].pages.pop()
+
+
+def take(bench: Bench) -> None:
+    bench.pool.alloc(1)
+
+
+def double(bench: Bench) -> None:
+    pages = bench.scheduler._decoding[0].pages
+    pages[-1] = pages[0]
+
+
+def unlock(bench: Bench) -> None:
+    cache, node = bench.scheduler._tables.cache, bench.scheduler._decoding[0].node
+    assert cache is not None
+    assert node is not None
+    cache.unlock(node)
+
+
+def miscount(bench: Bench) -> None:
+    cache = bench.scheduler._tables.cache
+    assert cache is not None
+    cache.pages_evictable += 1
+
+
+def forget_queue(bench: Bench) -> None:
+    cache = bench.scheduler._tables.cache
+    assert cache is not None
+    leaf = next(node for node in cache.nodes() if node.is_evictable)
+    leaf.ticket = 0
+
+
+def run_ahead(bench: Bench) -> None:
+    bench.scheduler._decoding[0].computed += 1
+
+
+@pytest.mark.parametrize("damage", [lose, take, double, unlock, miscount, forget_queue, run_ahead])
+def test_damage_is_found(damage: Callable[[Bench], None]) -> None:
+    bench = busy()
+    bench.scheduler.check_invariants()
+    damage(bench)
+    with pytest.raises(InvariantBroken):
+        bench.scheduler.check_invariants()
