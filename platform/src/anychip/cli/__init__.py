@@ -1,0 +1,1 @@
+"""The `platform` command: one file per verb. Knows how results are shown; decides nothing."""

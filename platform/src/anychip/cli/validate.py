@@ -1,0 +1,45 @@
+"""`platform validate`: check recipes. Knows how problems are shown, not what they are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from anychip.cli.output import Output, OutputOption, SetOption, emit, fail
+from anychip_sdk.errors import RecipeInvalid
+
+
+def validate(
+    recipes: Annotated[list[str], typer.Argument(metavar="RECIPE...", help="The files to check.")],
+    sets: SetOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Check recipes and report everything that is wrong with them. Exit code 3 if anything is."""
+    from anychip.recipe import load
+
+    results: list[dict[str, object]] = []
+    problems: list[str] = []
+    for path in recipes:
+        found: tuple[str, ...] = ()
+        try:
+            load(path, sets=tuple(sets or ()))
+        except RecipeInvalid as error:
+            found = error.problems
+        results.append({"path": path, "valid": not found, "problems": list(found)})
+        problems += [problem for problem in found if problem not in problems]
+    if output is Output.text:
+        for problem in problems:
+            fail(problem)
+    invalid = sum(not result["valid"] for result in results)
+    counts = f"{len(problems)} problem{'s' * (len(problems) != 1)} in {invalid} of {len(results)} recipes"
+    emit({"recipes": results}, output, text=counts if problems else f"{len(results)} valid")
+    if problems:
+        raise typer.Exit(3)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(validate)
+
+
+__all__ = ["register", "validate"]
