@@ -1,4 +1,4 @@
-"""Serve large language models on any chip from one declarative recipe. Knows nothing of vendors; imports nothing heavy."""
+"""Serve large language models on any chip from one declarative recipe. Knows no vendor and imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -139,8 +139,9 @@ def unknown_key(path: Path) -> str:
     siblings = [key.name for key in below(section)]
     plain = word.lower().replace("-", "_")
     elsewhere = [key for key in all_keys().values() if key.name == plain and "[]" not in key.path]
-    if plain not in siblings and len(elsewhere) == 1:
-        return f"unknown key here. {plain} belongs to {elsewhere[0].section or 'the top level'}"
+    if plain not in siblings and elsewhere:
+        homes = " or ".join(key.section or "the top level" for key in elsewhere)
+        return f"unknown key here. {plain} belongs to {homes}"
     meant = plain if plain in siblings else _ALIASES.get(plain) or closest(word, siblings) or _closest_anywhere(word)
     if meant is not None:
         return f"unknown key. Did you mean {meant}?"

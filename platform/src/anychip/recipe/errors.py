@@ -35,9 +35,9 @@ class Problems:
         if problem not in self._found:
             self._found.append(problem)
 
-    def add_fatal(self, origin: Origin, message: str) -> None:
+    def add_fatal(self, origin: Origin, message: str, path: str = "") -> None:
         self.is_fatal = True
-        self.add(origin, "", message)
+        self.add(origin, path, message)
 
     def __len__(self) -> int:
         return len(self._found)

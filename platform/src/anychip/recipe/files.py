@@ -66,9 +66,7 @@ def _names(node: Node, problems: Problems) -> Iterable[tuple[str, Origin]]:
         if not isinstance(item, Scalar) or not isinstance(item.value, str) or not item.value:
             problems.add_fatal(item.origin, f"extends: found {found(item)}, expected a file's name")
         elif "$" in item.value:
-            problems.add_fatal(
-                item.origin, "extends: variables are put into values only, and later; name the file itself"
-            )
+            problems.add_fatal(item.origin, "extends: takes no variables; name the file itself")
         else:
             yield item.value, item.origin
 

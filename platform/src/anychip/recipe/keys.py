@@ -6,7 +6,7 @@ import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 from annotated_types import Ge, Le
 from pydantic import BaseModel
@@ -15,6 +15,8 @@ from pydantic.fields import FieldInfo
 from anychip.recipe.nodes import Path
 from anychip.recipe.quantities import Expect, Seconds, Unit
 from anychip.recipe.schema import Recipe, SecretRef
+
+Parts: TypeAlias = "tuple[tuple[Any, tuple[Any, ...]], ...]"  # (type, what annotates it)
 
 
 @dataclass(frozen=True)
@@ -68,40 +70,36 @@ def below(section: str) -> tuple[Key, ...]:
 def _keys(model: type[BaseModel], prefix: str, *, is_secret: bool) -> Iterator[Key]:
     for name, field in model.model_fields.items():
         path = f"{prefix}.{name}" if prefix else name
-        parts = tuple(_parts(field.annotation, tuple(field.metadata)))
-        nested = next((t for t, _ in parts if isinstance(t, type) and issubclass(t, BaseModel)), None)
-        secret = is_secret or nested is SecretRef
-        yield _key(path, field, parts, is_section=nested is not None and nested is not SecretRef, is_secret=secret)
+        parts = _parts(field.annotation, tuple(field.metadata))
+        nested = _model(parts)
+        is_or_holds_secret = is_secret or nested is SecretRef
+        yield _key(path, field, parts, is_secret=is_or_holds_secret)
         if nested is not None:
-            yield from _keys(nested, path, is_secret=secret)
-        for item in (get_args(t)[0] for t, _ in parts if get_origin(t) is tuple):
-            yield from _item_keys(item, f"{path}[]")
+            yield from _keys(nested, path, is_secret=is_or_holds_secret)
+        for kind, _ in parts:
+            if _is_list(kind):
+                yield from _entry_keys(get_args(kind)[0], f"{path}[]")
 
 
-def _item_keys(item: Any, path: str) -> Iterator[Key]:
-    parts = tuple(_parts(item, ()))
-    model = next((t for t, _ in parts if isinstance(t, type) and issubclass(t, BaseModel)), None)
-    expected = _either([_words(t, m) for t, m in parts])
-    text = all(_is_text(t) for t, _ in parts)
-    yield Key(path, expected, None, "One entry.", None, _allowed(parts), model is not None, text, False, False)
-    if model is not None:
-        yield from _keys(model, path, is_secret=False)
+def _entry_keys(item: Any, path: str) -> Iterator[Key]:
+    """The keys of a list's entries."""
+    field = FieldInfo(annotation=item, description="One entry.")
+    parts = _parts(item, ())
+    nested = _model(parts)
+    yield _key(path, field, parts, is_secret=False)
+    if nested is not None:
+        yield from _keys(nested, path, is_secret=False)
 
 
-def _key(
-    path: str, field: FieldInfo, parts: tuple[tuple[Any, tuple[Any, ...]], ...], *, is_section: bool, is_secret: bool
-) -> Key:
-    whole = next((m.text for m in field.metadata if isinstance(m, Expect)), None)
-    unit = next((m.text for m in field.metadata if isinstance(m, Unit)), None)
-    default = None if field.is_required() or is_section else _yaml(field.default)
-    if whole is not None and any(t is type(None) for t, _ in parts):
-        whole = _either([whole, "null"])
+def _key(path: str, field: FieldInfo, parts: Parts, *, is_secret: bool) -> Key:
+    nested = _model(parts)
+    is_section = nested is not None and nested is not SecretRef
     return Key(
         path=path,
-        expected=whole or _either([_words(t, m) for t, m in parts]),
-        default=default,
+        expected=_expected(field, parts, nested if is_section else None),
+        default=None if field.is_required() or is_section else _yaml(field.default),
         description=field.description or "",
-        unit=unit,
+        unit=next((m.text for m in field.metadata if isinstance(m, Unit)), None),
         allowed=_allowed(parts),
         is_section=is_section,
         is_text=all(_is_text(t) for t, _ in parts),
@@ -110,18 +108,29 @@ def _key(
     )
 
 
-def _parts(annotation: Any, metadata: tuple[Any, ...]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+def _expected(field: FieldInfo, parts: Parts, section: type[BaseModel] | None) -> str:
+    if section is not None:
+        return f"a mapping of {', '.join(section.model_fields)}"
+    whole = next((m.text for m in field.metadata if isinstance(m, Expect)), None)
+    if whole is None:
+        return _either([_words(t, m) for t, m in parts])
+    return _either([whole, "null"]) if any(t is type(None) for t, _ in parts) else whole
+
+
+def _model(parts: Parts) -> type[BaseModel] | None:
+    return next((t for t, _ in parts if isinstance(t, type) and issubclass(t, BaseModel)), None)
+
+
+def _parts(annotation: Any, metadata: tuple[Any, ...]) -> Parts:
     """The alternatives of a type, each with what annotates it."""
     origin = get_origin(annotation)
     if origin is Annotated:
         inner, *extra = get_args(annotation)
         spread = [m for e in extra for m in (e.metadata if isinstance(e, FieldInfo) else (e,))]
-        yield from _parts(inner, (*metadata, *spread))
-    elif origin in {Union, types.UnionType}:
-        for choice in get_args(annotation):
-            yield from _parts(choice, metadata)
-    else:
-        yield annotation, metadata
+        return _parts(inner, (*metadata, *spread))
+    if origin in {Union, types.UnionType}:
+        return tuple(part for choice in get_args(annotation) for part in _parts(choice, metadata))
+    return ((annotation, metadata),)
 
 
 def _words(kind: Any, metadata: tuple[Any, ...]) -> str:
@@ -129,7 +138,7 @@ def _words(kind: Any, metadata: tuple[Any, ...]) -> str:
     if get_origin(kind) is Literal:
         values = [str(value) for value in get_args(kind)]
         return values[0] if len(values) == 1 else f"one of {', '.join(values)}"
-    if get_origin(kind) is tuple:
+    if _is_list(kind):
         return _list_of(get_args(kind)[0])
     if kind is int and expect is None:
         return _whole_number(metadata)
@@ -137,7 +146,7 @@ def _words(kind: Any, metadata: tuple[Any, ...]) -> str:
 
 
 def _list_of(item: Any) -> str:
-    parts = tuple(_parts(item, ()))
+    parts = _parts(item, ())
     if isinstance(item, type) and issubclass(item, BaseModel):
         return "a list of mappings"
     if _allowed(parts):
@@ -157,16 +166,21 @@ def _whole_number(metadata: tuple[Any, ...]) -> str:
     return "a whole number" if low is None else f"a whole number of at least {low}"
 
 
+def _is_list(kind: Any) -> bool:
+    origin: object = get_origin(kind)
+    return origin is tuple
+
+
 def _is_text(kind: Any) -> bool:
     if get_origin(kind) is Literal:
         return all(isinstance(value, str) for value in get_args(kind))
     return kind in {str, type(None), Seconds}
 
 
-def _allowed(parts: tuple[tuple[Any, tuple[Any, ...]], ...]) -> tuple[str, ...]:
+def _allowed(parts: Parts) -> tuple[str, ...]:
     choices: list[str] = []
     for kind, _ in parts:
-        inner = get_args(kind)[0] if get_origin(kind) is tuple else kind
+        inner = get_args(kind)[0] if _is_list(kind) else kind
         if get_origin(inner) is Literal:
             choices += [str(value) for value in get_args(inner)]
     return tuple(choices)

@@ -21,7 +21,9 @@ def merge(base: Node, over: Node) -> Node:
     for key, entry in over.entries.items():
         below = entries.get(key)
         entries[key] = entry if below is None else Entry(entry.key_origin, merge(below.node, entry.node))
-    return Table(entries, over.origin, base.resets)
+    # a mapping stands where a file wrote it, even if a variable or --set added a key to it
+    origin = over.origin if over.origin.kind == "file" else base.origin
+    return Table(entries, origin, base.resets)
 
 
 def drop_ignored(node: Node) -> Node:

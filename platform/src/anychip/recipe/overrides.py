@@ -24,7 +24,7 @@ def environment_tree(env: Mapping[str, str], problems: Problems) -> Node:
         origin = Origin("env", name)
         path = tuple(name[len(PREFIX) :].split(_SEPARATOR))
         if ".".join(path) not in all_keys():
-            problems.add(origin, "", _unknown_variable(name, path))
+            problems.add(origin, "", _unknown_variable(path))
         elif not env[name].strip():
             problems.add(origin, ".".join(path), "set but empty. Unset it, or set it to null for the default")
         else:
@@ -55,7 +55,7 @@ def sets_tree(sets: Iterable[str], problems: Problems) -> Node:
 def _put(tree: Node, path: tuple[str, ...], text: str, origin: Origin, problems: Problems) -> Node:
     """The tree with one value more, read as YAML: `true`, `8001` and `[mha, ffn]` are what they look like."""
     before = len(problems)
-    value = parse(text, origin.source, problems, origin)
+    value = parse(text, origin.source, problems, origin, ".".join(path))
     if len(problems) > before:
         return tree
     node: Node = Scalar(None, origin, "null", True) if value is None else value
@@ -65,6 +65,8 @@ def _put(tree: Node, path: tuple[str, ...], text: str, origin: Origin, problems:
 
 
 def _unknown_path(path: tuple[str, ...]) -> str:
+    if path == ("extends",):
+        return "only a file extends others"
     for length in range(1, len(path)):
         key = all_keys().get(".".join(path[:length]))
         if key is None:
@@ -74,10 +76,11 @@ def _unknown_path(path: tuple[str, ...]) -> str:
     return unknown_key(path)
 
 
-def _unknown_variable(name: str, path: tuple[str, ...]) -> str:
-    words = [PREFIX + key.replace(".", _SEPARATOR) for key in all_keys() if "[]" not in key]
-    meant = closest(name, words)
-    return f"unknown variable{f'. Did you mean {meant}?' if meant else ': ' + _unknown_path(path)}"
+def _unknown_variable(path: tuple[str, ...]) -> str:
+    meant = closest(".".join(path), [key for key in all_keys() if "[]" not in key])
+    if meant is None:
+        return f"unknown variable, expected {PREFIX} and a key such as server__port"
+    return f"unknown variable. Did you mean {PREFIX}{meant.replace('.', _SEPARATOR)}?"
 
 
 __all__ = ["PREFIX", "environment_tree", "sets_tree"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.reader import ReaderError
 
 from anychip.recipe.errors import Problems
 from anychip.recipe.nodes import Entry, Items, Node, Scalar, Table, children
@@ -23,6 +24,7 @@ _SYNTAX = (
     ("expected ',' or ']'", "a list in [brackets] is not closed, lacks a comma, or holds a ${VAR} without quotes"),
     ("expected ',' or '}'", "a mapping in {braces} is not closed, lacks a comma, or holds a ${VAR} without quotes"),
     ("unexpected end of stream", "a quote is not closed"),
+    ("expected the node content", "a value is missing"),
     ("could not find expected ':'", "a key without a `:`"),
     ("found undefined alias", "an alias (*name) of an anchor that is not defined above"),
     ("cannot start any token", "a character that can't start a value; quote the value"),
@@ -49,6 +51,7 @@ class _Builder:
         self._anchors: dict[str, tuple[Node, int]] = {}
         self._open: set[str] = set()
         self._count = 0
+        self._path: list[str] = []
 
     def document(self) -> Node | None:
         """The only document's tree; None when there is none."""
@@ -116,9 +119,11 @@ class _Builder:
         merge_at: Origin | None = None
         for event in self._until("MappingEndEvent"):
             key = self._node(event, depth + 1)
+            self._path.append(key.text if isinstance(key, Scalar) else "?")
             value = self._node(next(self._events), depth + 1)
+            self._path.pop()
             if not isinstance(key, Scalar):
-                self._problems.add(key.origin, "", "a list or mapping as a key; keys are words")
+                self._problem(key.origin, "", "a list or mapping as a key; keys are words")
             elif key.is_plain and key.text == "<<":
                 if merge_at is not None:
                     self._duplicate("<<", key.origin, merge_at)
@@ -130,8 +135,11 @@ class _Builder:
                 own[key.text] = Entry(key.origin, value)
         return Table({**merged, **own}, origin)
 
+    def _problem(self, origin: Origin, key: str, message: str) -> None:
+        self._problems.add(origin, ".".join((*self._path, key) if key else self._path), message)
+
     def _duplicate(self, key: str, origin: Origin, first: Origin) -> None:
-        self._problems.add(origin, key, f"duplicate key, already set on line {first.line}. Remove one of the two")
+        self._problem(origin, key, f"duplicate key, already set on line {first.line}. Remove one of the two")
 
     def _merge_key(self, value: Node, origin: Origin) -> dict[str, Entry]:
         sources = [node for _, node in children(value)] if isinstance(value, Items) else [value]
@@ -140,11 +148,15 @@ class _Builder:
             if isinstance(source, Table):
                 merged = {**source.entries, **merged}  # the first one wins
             else:
-                self._problems.add(origin, "<<", "found no mapping, expected an alias of one or a list of those")
+                self._problems.add(
+                    origin,
+                    ".".join((*self._path, "<<")),
+                    "found no mapping, expected an alias of one or a list of those",
+                )
         return merged
 
 
-def parse(text: str, source: str, problems: Problems, origin: Origin | None = None) -> Node | None:
+def parse(text: str, source: str, problems: Problems, origin: Origin | None = None, subject: str = "") -> Node | None:
     """The tree of a YAML text, or None when it is empty or its problems stopped the reading.
 
     Args:
@@ -152,6 +164,7 @@ def parse(text: str, source: str, problems: Problems, origin: Origin | None = No
         source: the file's name in errors.
         problems: gets what is wrong.
         origin: where every value comes from when the text is not a file's.
+        subject: the key that the text is the value of, for errors.
     """
 
     def place(event: Any) -> Origin:
@@ -160,12 +173,14 @@ def parse(text: str, source: str, problems: Problems, origin: Origin | None = No
     try:
         return _Builder(YAML(typ="safe", pure=True).parse(text), place, problems).document()
     except _Refused as refused:
-        problems.add_fatal(refused.origin, refused.message)
+        problems.add_fatal(refused.origin, refused.message, subject)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        problems.add_fatal(origin or _at(source, mark), f"not valid YAML: {_explain(error)}")
-    except YAMLError as error:
-        problems.add_fatal(origin or Origin("file", source, 1, 1), f"not valid YAML: {_explain(error)}")
+        problems.add_fatal(origin or _at(source, mark), f"not valid YAML: {_explain(error)}", subject)
+    except ReaderError as error:
+        before = text[: error.position]
+        at = Origin("file", source, before.count("\n") + 1, len(before) - before.rfind("\n"))
+        problems.add_fatal(origin or at, f"not valid YAML: {_explain(error)}", subject)
     return None
 
 

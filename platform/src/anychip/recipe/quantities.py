@@ -109,8 +109,8 @@ def check_source(value: str) -> str:
         raise ValueError(f"found {value!r}, neither a path nor a scheme. Write ./{value} or hf:{value}")
     if scheme not in _SCHEMES:
         meant = closest(scheme, _SCHEMES)
-        hint = f" Did you mean {meant}:?" if meant else ""
-        raise ValueError(f"found the scheme {scheme!r}, expected one of hf:, modelscope:, package:.{hint}")
+        hint = f". Did you mean {meant}:?" if meant else ""
+        raise ValueError(f"found the scheme {scheme!r}, expected one of hf:, modelscope:, package:{hint}")
     example = "package:distribution/file.gguf" if scheme == "package" else f"{scheme}:organisation/name"
     if not re.fullmatch(r"[^/\s]+(/[^/\s]+)+", rest):
         raise ValueError(f"found {value!r}, expected {example}")
