@@ -158,7 +158,7 @@ def test_the_resolved_recipe_loads_to_the_same_recipe(write):
         MINIMAL + "slo: {ttft_p95: 500ms}\nserver: {api_key: {env: KEY}}\nops: {overrides: [{op: linear, ban: [x]}]}\n"
     )
     loaded = read(write, text)
-    again = read(write, json.dumps(dict(loaded.resolved)), name="again.yaml")
+    again = read(write, json.dumps(loaded.resolved), name="again.yaml")
     assert again.recipe == loaded.recipe
     assert recipe_digest(again) == recipe_digest(loaded)
 

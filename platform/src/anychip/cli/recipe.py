@@ -10,8 +10,6 @@ from anychip.cli.output import Output, OutputOption, SetOption, emit, emit_raw, 
 from anychip_sdk.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from anychip.recipe import LoadedRecipe
     from anychip.recipe.keys import Key
 
@@ -37,7 +35,7 @@ def show(
         data = [{"key": path, "value": value, "origin": str(loaded.origins[path])} for path, value in _leaves(loaded)]
         emit({"origins": data}, output, text=table(("KEY", "VALUE", "FROM"), rows))
     elif output is Output.json:
-        emit({"path": loaded.path, "digest": recipe_digest(loaded), "recipe": dict(loaded.resolved)}, output)
+        emit({"path": loaded.path, "digest": recipe_digest(loaded), "recipe": loaded.resolved}, output)
     else:
         emit_raw(_yaml(loaded.resolved))
 
@@ -100,7 +98,7 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def _yaml(resolved: Mapping[str, object]) -> str:
+def _yaml(resolved: dict[str, object]) -> str:
     """The recipe as a file that loads to the same recipe."""
     from io import StringIO
 
@@ -110,7 +108,7 @@ def _yaml(resolved: Mapping[str, object]) -> str:
     writer = YAML(typ="safe", pure=True)
     writer.default_flow_style = False
     writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    writer.dump(_escaped(dict(resolved)), stream)
+    writer.dump(_escaped(resolved), stream)
     return stream.getvalue()
 
 

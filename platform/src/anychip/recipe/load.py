@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from anychip.recipe.check import check
 from anychip.recipe.errors import Problems
@@ -36,7 +35,7 @@ class LoadedRecipe:
 
     recipe: Recipe
     origins: Mapping[str, Origin]
-    resolved: Mapping[str, object]
+    resolved: dict[str, object]
     path: str
 
 
@@ -66,7 +65,7 @@ def load(path: str | os.PathLike[str], sets: Sequence[str] = (), env: Mapping[st
     recipe = check(tree, broken, problems)
     if recipe is None or len(problems):
         raise problems.error()
-    return LoadedRecipe(recipe, _origins(tree, reset), MappingProxyType(recipe.model_dump(mode="json")), name)
+    return LoadedRecipe(recipe, _origins(tree, reset), recipe.model_dump(mode="json"), name)
 
 
 def recipe_digest(loaded: LoadedRecipe) -> str:
@@ -109,7 +108,7 @@ def _origins(tree: Node, reset: Mapping[Path, Origin]) -> Mapping[str, Origin]:
         node = find(tree, tuple(key.path.split(".")))
         above = next((nulls[p] for p in _prefixes(key.path) if p in nulls), DEFAULT)
         origins[key.path] = above if node is None else node.origin
-    return MappingProxyType(origins)
+    return origins
 
 
 def _prefixes(path: str) -> Iterable[str]:
