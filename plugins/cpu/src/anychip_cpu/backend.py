@@ -1,0 +1,49 @@
+"""The hooks of the CPU backend. Knows which part answers which hook; computes nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from anychip_cpu import kernels
+from anychip_cpu.device import CpuDevice, probe
+from anychip_cpu.kernels.packed import prepare
+from anychip_sdk.backend import BackendInfo, Requirements
+from anychip_sdk.device import Device, DeviceConfig, DeviceInfo
+from anychip_sdk.hooks import PreparedWeight, hookimpl
+from anychip_sdk.registry import Registrar
+
+
+@hookimpl
+def anychip_backend() -> BackendInfo:
+    return BackendInfo(name="cpu", vendor="anychip", api=">=1.0,<2", requirements=Requirements(torch=">=2.5"))
+
+
+@hookimpl
+def anychip_probe() -> Sequence[DeviceInfo]:
+    return (probe(),)
+
+
+@hookimpl
+def anychip_open_device(device: DeviceInfo, config: DeviceConfig) -> Device:
+    return CpuDevice()
+
+
+@hookimpl
+def anychip_register_ops(registry: Registrar) -> None:
+    kernels.register(registry)
+
+
+@hookimpl
+def anychip_prepare_weight(name: str, tensor: torch.Tensor, op: str) -> PreparedWeight | None:
+    return prepare(name, tensor, op)
+
+
+__all__ = [
+    "anychip_backend",
+    "anychip_open_device",
+    "anychip_prepare_weight",
+    "anychip_probe",
+    "anychip_register_ops",
+]

@@ -1,0 +1,101 @@
+"""The host as a device: memory, threads, versions. Knows no kernel."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+from contextlib import suppress
+
+import torch
+
+from anychip_cpu import host
+from anychip_sdk.device import Capabilities, Device, DeviceConfig, DeviceInfo, MemoryInfo
+from anychip_sdk.errors import DeviceAbsent, MemoryInsufficient
+
+NAME = "cpu:0"
+CAPABILITIES = Capabilities(dtypes=(torch.bfloat16, torch.float32, torch.float16, torch.float64))
+
+
+def probe() -> DeviceInfo:
+    """The machine as one device."""
+    memory = host.memory()
+    return DeviceInfo(
+        name=NAME,
+        product=host.product(),
+        memory_bytes_total=memory.bytes_total,
+        memory_bytes_free=memory.bytes_free,
+        capabilities=CAPABILITIES,
+        versions=_versions(),
+        attributes={"cores": str(host.cores()), "isa": " ".join(host.instruction_sets()) or "unknown"},
+    )
+
+
+def _versions() -> Mapping[str, str]:
+    return {"runtime": torch.__version__.partition("+")[0]}
+
+
+class CpuDevice(Device):
+    """Host memory, one thread per physical core."""
+
+    def __init__(self) -> None:
+        self._allocated: dict[int, int] = {}  # address -> bytes, of buffers whose pages may not be touched yet
+
+    @property
+    def torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    def init(self, config: DeviceConfig) -> None:
+        torch.set_num_threads(config.threads or host.cores())
+
+    def close(self) -> None:
+        self._allocated.clear()
+
+    def memory(self) -> MemoryInfo:
+        """Free bytes count what `alloc` gave away as used, touched or not."""
+        now = host.memory()
+        untouched_at_most = now.bytes_total - sum(self._allocated.values())
+        return MemoryInfo(now.bytes_total, max(0, min(now.bytes_free, untouched_at_most)))
+
+    def alloc(self, nbytes: int, alignment: int = 64) -> torch.Tensor:
+        """Zeroed memory that costs nothing until it is written, in huge pages where the kernel grants them."""
+        free = self.memory().bytes_free
+        if nbytes > free:
+            message = f"device {NAME}: {nbytes} bytes wanted, {free} free"
+            raise MemoryInsufficient(message)
+        slack = max(0, alignment - mmap.PAGESIZE)
+        try:
+            area = mmap.mmap(-1, max(1, nbytes + slack), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            message = f"device {NAME}: {nbytes} bytes wanted, {free} free: {error}"
+            raise MemoryInsufficient(message) from error
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with suppress(OSError):  # a kernel without huge pages refuses the advice; small ones work too
+                area.madvise(mmap.MADV_HUGEPAGE)
+        whole = torch.frombuffer(area, dtype=torch.uint8)
+        offset = -whole.data_ptr() % alignment
+        buffer = whole[offset : offset + nbytes]
+        if nbytes:
+            self._allocated[buffer.data_ptr()] = nbytes
+        return buffer
+
+    def free(self, buffer: torch.Tensor) -> None:
+        self._allocated.pop(buffer.data_ptr(), None)
+
+    def synchronize(self) -> None:
+        return
+
+    def resolve(self, name: str) -> torch.device:
+        if name not in ("cpu", NAME):
+            message = f"backend 'cpu': no device '{name}'; present: {NAME}"
+            raise DeviceAbsent(message)
+        return torch.device("cpu")
+
+    def versions(self) -> Mapping[str, str]:
+        return _versions()
+
+
+__all__ = ["CpuDevice", "probe"]

@@ -1,0 +1,61 @@
+"""Every kernel of the CPU backend and what it is offered for. Knows op names; decides nothing at run time."""
+
+from __future__ import annotations
+
+import torch
+
+from anychip_cpu.kernels import blocks, cache, elementwise, linear, norm, packed, rope, sampling
+from anychip_cpu.kernels.attention import PagedAttention
+from anychip_sdk.ops import apply_logit_bias, apply_penalties
+from anychip_sdk.registry import Registrar
+
+FLOATS = (torch.bfloat16, torch.float32, torch.float16)
+
+
+def register(registry: Registrar) -> None:
+    """Offer the kernels; those on packed weights first and only where they were found to work."""
+    attention = PagedAttention()
+    usable = packed.usable_dtypes()
+    if usable:
+        _register_packed(registry, attention, usable)
+    registry.register("linear", linear.linear_plain, dtypes=FLOATS)
+    registry.register("lm_head", linear.lm_head_plain, dtypes=FLOATS)
+    registry.register("ffn", blocks.Ffn(blocks.plain), dtypes=FLOATS, name="ffn_plain")
+    registry.register("mha", blocks.Mha(blocks.plain, attention), dtypes=FLOATS, name="mha_plain")
+    registry.register("paged_attention", attention, dtypes=FLOATS, name="gathered_flash")
+    for name, kernel in _SIMPLE.items():
+        registry.register(name, kernel, dtypes=FLOATS, name=name)
+
+
+def _register_packed(registry: Registrar, attention: PagedAttention, dtypes: tuple[torch.dtype, ...]) -> None:
+    """Kernels whose weights go through `packed.prepare`."""
+    mha = blocks.Mha(packed.multiply, attention)
+    registry.register("linear", linear.linear_packed, dtypes=dtypes, prepares_weight=True)
+    registry.register("lm_head", linear.lm_head_packed, dtypes=dtypes, prepares_weight=True)
+    registry.register("ffn", blocks.Ffn(packed.multiply), dtypes=dtypes, prepares_weight=True, name="ffn_packed")
+    registry.register("mha", mha, dtypes=dtypes, prepares_weight=True, name="mha_packed")
+
+
+_SIMPLE = {
+    "add": elementwise.add,
+    "add_rms_norm": norm.add_rms_norm,
+    # the references of these two are plain torch already and run rarely
+    "apply_logit_bias": apply_logit_bias.reference,
+    "apply_penalties": apply_penalties.reference,
+    "argmax": sampling.argmax,
+    "copy_pages": cache.copy_pages,
+    "embedding": linear.embedding,
+    "gelu": elementwise.gelu,
+    "gelu_mul": elementwise.gelu_mul,
+    "kv_write": cache.kv_write,
+    "mul": elementwise.mul,
+    "qk_norm_rope": rope.qk_norm_rope,
+    "rms_norm": norm.rms_norm,
+    "rope": rope.rope,
+    "sample": sampling.sample,
+    "select_rows": linear.select_rows,
+    "silu": elementwise.silu,
+    "silu_mul": elementwise.silu_mul,
+}
+
+__all__ = ["FLOATS", "register"]

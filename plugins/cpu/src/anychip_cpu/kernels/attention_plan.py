@@ -1,0 +1,178 @@
+"""What a step's attention gathers and masks, decided once for all layers. Knows lengths and pages; knows no head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from anychip_sdk.ops.base import AttentionBatch
+
+#: queries per attention call of a prefill row that sees earlier tokens; bounds the mask and the masked-out work
+BLOCK = 512
+#: a decode row joins a bucket unless it would be padded by more than this share and this many tokens
+PADDING_SHARE = 0.25
+PADDING_TOKENS = 128
+
+
+class Keys(NamedTuple):
+    """Where keys lie: slots [tokens], or slots first .. first + tokens - 1 if `slots` is None."""
+
+    slots: torch.Tensor | None
+    first: int
+    tokens: int
+
+
+class DecodeBucket(NamedTuple):
+    """Rows with one query each whose contexts are padded to one length."""
+
+    rows: torch.Tensor | None  #: int64 [rows]; None: the first `count` rows of the step
+    count: int
+    length: int
+    keys: Keys  #: [count * length]; behind a row's end its last token again, so that no foreign data is read
+    mask: torch.Tensor | None  #: [rows, 1, 1, length], -inf behind a row's end; None: no padding
+
+
+class Block(NamedTuple):
+    """Queries start .. stop-1 of the step against keys key_start .. key_stop-1 of the row."""
+
+    start: int
+    stop: int
+    key_start: int
+    key_stop: int
+    causal: bool  #: queries and keys are the same tokens; else `mask`
+    mask: torch.Tensor | None  #: [queries, keys]
+
+
+class PrefillRow(NamedTuple):
+    keys: Keys
+    blocks: tuple[Block, ...]
+
+
+class StepPlan(NamedTuple):
+    decodes: tuple[DecodeBucket, ...]
+    prefills: tuple[PrefillRow, ...]
+
+
+def plan_step(batch: AttentionBatch, window: int | None, dtype: torch.dtype) -> StepPlan:
+    """Buckets for the decode rows, blocks for the others; `dtype` is the masks'."""
+    visible = [context if window is None else min(context, window) for context in batch.context_lens_host]
+    decodes = tuple(_bucket(batch, rows, visible, dtype) for rows in bucketed(visible[: batch.decode_rows]))
+    spans = _prefill_spans(batch, window)
+    mask = _step_mask([span for row in spans for span in row[1]], window, dtype)
+    prefills = tuple(_prefill_row(batch, row, low, blocks, mask) for row, (low, blocks) in _numbered(batch, spans))
+    return StepPlan(decodes, prefills)
+
+
+def bucketed(lengths: Sequence[int]) -> list[list[int]]:
+    """Row numbers grouped so that little of each group is padding; ascending within a group."""
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    groups: list[list[int]] = []
+    longest = 0
+    for row in order:
+        padding = longest - lengths[row]
+        if not groups or (padding > PADDING_SHARE * longest and padding > PADDING_TOKENS):
+            groups.append([])
+            longest = lengths[row]
+        groups[-1].append(row)
+    return [sorted(group) for group in groups]
+
+
+class _Span(NamedTuple):
+    """A block before its mask is known."""
+
+    start: int
+    stop: int
+    key_start: int
+    key_stop: int
+    causal: bool
+
+
+def _bucket(batch: AttentionBatch, rows: list[int], visible: list[int], dtype: torch.dtype) -> DecodeBucket:
+    device = batch.page_table.device
+    lengths_host = [visible[row] for row in rows]
+    longest = max(lengths_host)
+    everyone = len(rows) == batch.decode_rows
+    index = None if everyone else torch.tensor(rows, dtype=torch.int64, device=device)
+    lengths = torch.tensor(lengths_host, device=device).unsqueeze(1)
+    contexts = torch.tensor([batch.context_lens_host[row] for row in rows], device=device).unsqueeze(1)
+    offsets = torch.arange(longest, device=device).unsqueeze(0)
+    positions = contexts - lengths + torch.minimum(offsets, lengths - 1)
+    table = batch.page_table[: len(rows)] if index is None else batch.page_table.index_select(0, index)
+    keys = _keys(table, positions, batch.page_size)
+    mask = None
+    if min(lengths_host) < longest:
+        hidden = (offsets >= lengths).view(len(rows), 1, 1, longest)
+        mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf"))
+    return DecodeBucket(index, len(rows), longest, keys, mask)
+
+
+def _keys(table: torch.Tensor, positions: torch.Tensor, page_size: int) -> Keys:
+    """The slots of positions [rows, tokens]; a lone row in neighbouring pages needs no gathering."""
+    pages = table.long().gather(1, positions // page_size)
+    slots = (pages * page_size + positions % page_size).view(-1)
+    if len(table) == 1 and bool((slots.diff() == 1).all()):
+        return Keys(None, int(slots[0]), slots.numel())
+    return Keys(slots, 0, slots.numel())
+
+
+def _prefill_spans(batch: AttentionBatch, window: int | None) -> list[tuple[int, list[_Span]]]:
+    """For each prefill row: the first position that it reads and its blocks, keys counted from there."""
+    found = []
+    token = batch.decode_rows
+    for row in range(batch.decode_rows, batch.rows):
+        length, context = batch.query_lens_host[row], batch.context_lens_host[row]
+        found.append(_row_spans(token, length, context, window))
+        token += length
+    return found
+
+
+def _row_spans(token: int, length: int, context: int, window: int | None) -> tuple[int, list[_Span]]:
+    if length == context and (window is None or window >= context):
+        return 0, [_Span(token, token + length, 0, context, True)]
+    start = context - length  # position of the first query
+    low = 0 if window is None else max(0, start - window + 1)
+    spans = []
+    for first in range(0, length, BLOCK):
+        last = min(first + BLOCK, length)
+        key_start = 0 if window is None else max(0, start + first - window + 1) - low
+        spans.append(_Span(token + first, token + last, key_start, start + last - low, False))
+    return low, spans
+
+
+def _numbered(batch: AttentionBatch, spans: list[tuple[int, list[_Span]]]) -> list[tuple[int, tuple[int, list[_Span]]]]:
+    return [(batch.decode_rows + number, span) for number, span in enumerate(spans)]
+
+
+def _prefill_row(
+    batch: AttentionBatch, row: int, low: int, spans: list[_Span], mask: torch.Tensor | None
+) -> PrefillRow:
+    context = batch.context_lens_host[row]
+    positions = torch.arange(low, context, device=batch.page_table.device).unsqueeze(0)
+    keys = _keys(batch.page_table[row : row + 1], positions, batch.page_size)
+    return PrefillRow(keys, tuple(Block(*span, _corner(mask, span)) for span in spans))
+
+
+def _step_mask(spans: list[_Span], window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
+    """One mask whose bottom right corners serve every block: it depends on the distance to the key only."""
+    masked = [span for span in spans if not span.causal]
+    if not masked:
+        return None
+    queries = max(span.stop - span.start for span in masked)
+    keys = max(span.key_stop - span.key_start for span in masked)
+    distance = torch.arange(keys - 1, -1, -1).unsqueeze(0) - torch.arange(queries - 1, -1, -1).unsqueeze(1)
+    hidden = distance < 0
+    if window is not None:
+        hidden |= distance >= window
+    return torch.zeros(queries, keys, dtype=dtype).masked_fill_(hidden, float("-inf"))
+
+
+def _corner(mask: torch.Tensor | None, span: _Span) -> torch.Tensor | None:
+    if mask is None or span.causal:
+        return None
+    queries, keys = span.stop - span.start, span.key_stop - span.key_start
+    return mask[mask.shape[0] - queries :, mask.shape[1] - keys :]
+
+
+__all__ = ["Block", "DecodeBucket", "Keys", "PrefillRow", "StepPlan", "bucketed", "plan_step"]

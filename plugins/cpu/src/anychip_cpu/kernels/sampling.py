@@ -1,0 +1,100 @@
+"""Drawing tokens from the few that matter, without sorting the vocabulary. Knows logits; knows no request."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from anychip_sdk.ops import sample as sample_op
+
+#: how many of the largest logits are looked at; rows that these can't decide take the reference's way
+CANDIDATES = 1024
+#: below this the reference's full sort is as fast
+VOCABULARY_MIN = 4 * CANDIDATES
+#: how near to the end of what the candidates cover a draw may fall, as probability
+MARGIN = 1e-9
+
+
+def argmax(logits: torch.Tensor) -> torch.Tensor:
+    return logits.argmax(dim=-1)
+
+
+def sample(
+    logits: torch.Tensor,
+    temperature: torch.Tensor,
+    top_k: torch.Tensor,
+    top_p: torch.Tensor,
+    min_p: torch.Tensor,
+    uniform: torch.Tensor,
+) -> torch.Tensor:
+    """The reference's token for the same uniform number."""
+    arguments = (temperature, top_k, top_p, min_p, uniform)
+    if logits.shape[1] < VOCABULARY_MIN or logits.shape[0] == 0:
+        drawn: torch.Tensor = sample_op.reference(logits, *arguments)
+        return drawn
+    drawn, decided = _from_candidates(logits, *arguments)
+    if not bool(decided.all()):
+        rest = (~decided).nonzero().squeeze(1)
+        drawn[rest] = sample_op.reference(logits[rest], *(argument[rest] for argument in arguments))
+    return drawn
+
+
+class _Candidates(NamedTuple):
+    """The largest logits of each row in the reference's order: falling, lower ids first among equals."""
+
+    scaled: torch.Tensor  #: float64 [rows, CANDIDATES], divided by the temperature
+    ids: torch.Tensor
+    certain: torch.Tensor  #: [rows]: so many are surely the row's first; a tie with the last may be cut anywhere
+
+
+def _candidates(logits: torch.Tensor, temperature: torch.Tensor) -> _Candidates:
+    ids = logits.topk(CANDIDATES, dim=-1, sorted=False).indices.sort(dim=-1).values
+    values, order = logits.gather(1, ids).sort(dim=-1, descending=True, stable=True)
+    certain = (values > values[:, -1:]).sum(dim=-1)
+    return _Candidates(values.double() / temperature.double().unsqueeze(1), ids.gather(1, order), certain)
+
+
+def _from_candidates(
+    logits: torch.Tensor,
+    temperature: torch.Tensor,
+    top_k: torch.Tensor,
+    top_p: torch.Tensor,
+    min_p: torch.Tensor,
+    uniform: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A token for each row, and whether the candidates were enough to decide it."""
+    found = _candidates(logits, temperature)
+    rank = torch.arange(CANDIDATES)
+    limited = top_k > 0
+    weights = (found.scaled - found.scaled[:, :1]).exp()
+    weights.masked_fill_((rank >= top_k.unsqueeze(1)) & limited.unsqueeze(1), 0.0)
+    total = weights.sum(dim=-1)
+    if not bool(limited.all()):
+        total = torch.where(limited, total, _whole_mass(logits, temperature, found.scaled[:, 0]))
+    probabilities = weights / total.unsqueeze(1)
+    before = probabilities.cumsum(dim=-1) - probabilities
+    dropped = (before >= top_p.double().unsqueeze(1)) & (top_p < 1).unsqueeze(1)
+    dropped |= probabilities < min_p.double().unsqueeze(1) * probabilities[:, :1]
+    dropped[:, 0] = False
+    kept = probabilities.masked_fill(dropped, 0.0)
+    cumulated = kept.cumsum(dim=-1)
+    # what is dropped stays dropped further down, so one certain candidate that is dropped bounds the set
+    last = (found.certain - 1).clamp(min=0).unsqueeze(1)
+    bounded = torch.where(limited, top_k <= found.certain, False)
+    bounded |= dropped.gather(1, last).squeeze(1) & (found.certain > 0)
+    unfiltered = ~limited & (top_p >= 1) & (min_p <= 0)
+    mass = torch.where(unfiltered, 1.0, cumulated[:, -1])
+    target = uniform.double() * mass
+    covered = target < cumulated.gather(1, last).squeeze(1) - MARGIN
+    index = torch.minimum((cumulated <= target.unsqueeze(1)).sum(dim=-1), (kept > 0).sum(dim=-1) - 1)
+    return found.ids.gather(1, index.unsqueeze(1)).squeeze(1), bounded | (unfiltered & covered & (found.certain > 0))
+
+
+def _whole_mass(logits: torch.Tensor, temperature: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
+    """The sum of exp(scaled - largest) over the vocabulary, float64."""
+    scaled = logits.double().div_(temperature.double().unsqueeze(1))
+    return scaled.sub_(largest.unsqueeze(1)).exp_().sum(dim=-1)
+
+
+__all__ = ["CANDIDATES", "VOCABULARY_MIN", "argmax", "sample"]
