@@ -1,0 +1,179 @@
+"""The engine's heart: schedule, run, sample, commit. Knows the step; knows no process and no text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import structlog
+import torch
+
+from anychip.engine.admission import PolicyName, SchedulerConfig
+from anychip.engine.batch import Batch
+from anychip.engine.inputs import InputBuilder
+from anychip.engine.loader import LoadedModel, Report, load_model
+from anychip.engine.messages import Progress
+from anychip.engine.request import GenerateRequest, SamplingParams, TokenEvent
+from anychip.engine.sampler import Sampler
+from anychip.engine.scheduler import Scheduler
+from anychip.graph.codegen import bound_function
+from anychip.plan.make import prepare
+from anychip.plan.plan import Plan
+from anychip.recipe import load as load_recipe
+from anychip.recipe.schema import Recipe
+from anychip_sdk.errors import UsageError
+
+log = structlog.get_logger("anychip.engine")
+
+WARM_UP_ID = "warm-up"
+
+
+class EngineCore:
+    """Owns the device. Not thread safe: one loop drives it."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self.plan = model.plan
+        self._model = model
+        self._scheduler = Scheduler(scheduler_config(model.plan), model.pool)
+        where = model.device.torch_device
+        self._inputs = InputBuilder(model.plan.scheduler.page_size.value, where)
+        self._sampler = Sampler(model.plan.engine_ops, where)
+        self._copy_pages = bound_function(model.plan.engine_ops["copy_pages"])
+        self._forward_s = 0.0
+        self._steps_s = 0.0
+        self._steps = 0
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return self._scheduler
+
+    def add(self, request: GenerateRequest) -> None:
+        self._scheduler.add(request)
+
+    def abort(self, request_id: str) -> list[TokenEvent]:
+        return self._scheduler.abort(request_id)
+
+    def step(self) -> list[TokenEvent]:
+        """One forward over all running sequences; what it brought."""
+        started_s = time.perf_counter()
+        batch = self._scheduler.schedule()
+        if batch is None:
+            return []
+        with torch.inference_mode():
+            self._copy(batch)
+            inputs = self._inputs.build(batch)
+            before_s = time.perf_counter()
+            logits = self._model.forward(*inputs)
+            if not batch.samples:
+                self._model.device.synchronize()
+            self._forward_s += time.perf_counter() - before_s
+            tokens = self._sample(batch, logits)
+        events = self._scheduler.commit(batch, tokens)
+        self._steps += 1
+        self._steps_s += time.perf_counter() - started_s
+        return events
+
+    def fail_all(self, reason: str) -> list[TokenEvent]:
+        return self._scheduler.fail_all(reason)
+
+    def flush_cache(self) -> bool:
+        return self._scheduler.flush_cache()
+
+    def stats(self) -> dict[str, float]:
+        """The scheduler's numbers, and where the time of all steps went (seconds)."""
+        numbers = {name: float(value) for name, value in self._scheduler.stats()._asdict().items()}
+        return {
+            **numbers,
+            "page_size": float(self.plan.scheduler.page_size.value),
+            "step_seconds": self._steps_s,
+            "forward_seconds": self._forward_s,
+            "device_bytes_free": float(self._model.device.memory().bytes_free),
+        }
+
+    def close(self) -> None:
+        self._model.close()
+
+    def warm_up(self) -> None:
+        """Run what a first request would be the first to run: prefill, decode, greedy and drawn tokens."""
+        vocab = self.plan.model.config.vocab_size
+        length = min(32, self.plan.model.context_length.value - 4, self.plan.scheduler.kv_tokens - 4)
+        for temperature in (0.0, 1.0):
+            params = SamplingParams(temperature=temperature, seed=0, max_tokens=3, ignore_eos=True)
+            prompt = [token % vocab for token in range(max(1, length))]
+            self.add(GenerateRequest(WARM_UP_ID, prompt, params))
+            while self.has_work:
+                self.step()
+        self.flush_cache()
+        self._forward_s = self._steps_s = 0.0
+        self._steps = 0
+
+    def _copy(self, batch: Batch) -> None:
+        if not batch.copies:
+            return
+        where = self._model.device.torch_device
+        sources, targets = zip(*batch.copies, strict=True)
+        source = torch.tensor(sources, dtype=torch.int64, device=where)
+        target = torch.tensor(targets, dtype=torch.int64, device=where)
+        for layer in range(self.plan.model.config.num_layers):
+            self._copy_pages(*self._model.pool.layer(layer), source, target)
+
+    def _sample(self, batch: Batch, logits: torch.Tensor) -> list[int]:
+        sequences = [one for row in batch.rows for one in row.sampled]
+        if not sequences:
+            return []
+        if len(sequences) != logits.shape[0]:  # forks: one row of logits for several completions
+            repeats = [row.samples for row in batch.rows if row.samples]
+            logits = logits.repeat_interleave(torch.tensor(repeats, device=logits.device), dim=0)
+        return self._sampler(logits, sequences)
+
+
+def scheduler_config(plan: Plan) -> SchedulerConfig:
+    policy: PolicyName = "fcfs" if plan.scheduler.policy == "fcfs" else "lpm"
+    return SchedulerConfig(
+        chunked_prefill_size=plan.scheduler.chunked_prefill_size,
+        max_running_requests=plan.scheduler.max_running_requests.value,
+        max_queued_requests=plan.scheduler.max_queued_requests,
+        policy=policy,
+        prefix_cache=plan.scheduler.prefix_cache,
+        context_length=plan.model.context_length.value,
+        page_size=plan.scheduler.page_size.value,
+        vocab_size=plan.model.config.vocab_size,
+        eos_token_ids=plan.model.config.eos_token_ids,
+    )
+
+
+def build_core(recipe: Recipe, report: Report) -> EngineCore:
+    """Plan, load and warm up: a core that is ready for requests."""
+    core = EngineCore(load_model(prepare(recipe), report))
+    try:
+        report("warm-up", 0, 1, "")
+        core.warm_up()
+    except BaseException:
+        core.close()
+        raise
+    report("warm-up", 1, 1, "")
+    return core
+
+
+def from_recipe_file(argument: object, send: Callable[[Progress], None]) -> EngineCore:
+    """The worker's factory: the path of a resolved recipe in, a warm core out."""
+    if not isinstance(argument, str):
+        message = f"expected the path of a resolved recipe, not {argument!r}"
+        raise UsageError(message)
+    last_s = 0.0
+
+    def report(stage: str, done: int, total: int, what: str) -> None:
+        nonlocal last_s
+        now_s = time.monotonic()
+        if done == total or now_s - last_s > 0.1:
+            last_s = now_s
+            send(Progress(stage, done, total, what))
+
+    return build_core(load_recipe(argument, env={}).recipe, report)
+
+
+__all__ = ["EngineCore", "build_core", "from_recipe_file", "scheduler_config"]

@@ -1,0 +1,206 @@
+"""From a plan to a model on the device: verify, load weights, make the pool, generate code. Knows no request.
+
+Order of allocation: weights, then the pool, then whatever steps need, so that no backend's own pools can fragment the
+device before the large pieces are in place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+import torch
+
+from anychip.engine.verification import refused_fusions
+from anychip.graph.codegen import Forward, generate, weight_key
+from anychip.graph.ir import ModelGraph
+from anychip.models.rope import rope_table
+from anychip.plan.make import Prepared, prepare
+from anychip.plan.plan import Plan
+from anychip.weights.checkpoint import Checkpoint
+from anychip.weights.load import Parameter, check_complete, load
+from anychip_sdk.backend import Backend
+from anychip_sdk.device import Device, DeviceConfig
+from anychip_sdk.errors import FusionRefused
+from anychip_sdk.hooks import CompileContext, PreparedWeight
+from anychip_sdk.kv import KVPool, KVSpec
+from anychip_sdk.ops import Op
+
+log = structlog.get_logger("anychip.loader")
+
+Report = Callable[[str, int, int, str], None]  #: stage, done, total, what
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that is ready to run."""
+
+    plan: Plan
+    device: Device
+    pool: KVPool
+    forward: Forward
+    source: str  #: the generated code
+    timings_s: dict[str, float]
+
+    def close(self) -> None:
+        self.pool.close()
+        self.device.close()
+
+
+def load_model(prepared: Prepared, report: Report) -> LoadedModel:
+    """Everything between a plan and the first step; closes the checkpoint.
+
+    Raises:
+        FusionRefused: a fusion's outputs differ and the recipe says on_missing: error.
+        CheckpointInvalid, MemoryInsufficient: what the names say.
+    """
+    clock = Clock()
+    backend, checkpoint = prepared.backend, prepared.checkpoint
+    device = backend.open(prepared.plan.backend.device, _device_config(prepared.plan))
+    try:
+        report("verify", 0, 1, "fusions")
+        plan = _verified_plan(prepared, device)
+        clock.lap("verify")
+        parameters = {name: Parameter(name, spec.shape, spec.sources) for name, spec in plan.weights.items()}
+        check_complete(parameters.values(), checkpoint)
+        values = _Loading(plan, backend, device, report).run(checkpoint, parameters)
+        clock.lap("load")
+        pool = make_pool(plan, backend, device)
+        values.update(_buffers(plan, plan.graph, pool, device))
+        forward, source = _compile(plan, backend, device, values)
+        clock.lap("compile")
+    except BaseException:
+        device.close()
+        raise
+    finally:
+        checkpoint.close()
+    return LoadedModel(plan, device, pool, forward, source, clock.laps_s)
+
+
+def _verified_plan(prepared: Prepared, device: Device) -> Plan:
+    """The plan without the fusions whose outputs differ from the unfused graph's."""
+    plan = prepared.plan
+    if not plan.recipe.fusion.verify:
+        return plan
+    refused = refused_fusions(plan, prepared.backend, device)
+    if not refused:
+        return plan
+    message = "; ".join(refused.values())
+    if plan.recipe.fusion.on_missing == "error":
+        raise FusionRefused(message, hint="remove it from fusion.policies, and tell the backend's maker")
+    log.warning("fusions refused", reason=message)
+    again = prepare(plan.recipe, without=frozenset(refused))
+    again.checkpoint.close()
+    return again.plan
+
+
+def make_pool(plan: Plan, backend: Backend, device: Device) -> KVPool:
+    config, scheduler = plan.model.config, plan.scheduler
+    spec = KVSpec(
+        layers=config.num_layers,
+        kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        dtype=scheduler.kv_dtype,
+        budget_bytes=plan.memory.kv_pool,
+        page_size=scheduler.page_size.value,
+        pages_max=plan.memory.kv_pages,
+    )
+    return backend.create_kv_pool(spec, device)
+
+
+class Clock:
+    """Named laps, in seconds."""
+
+    def __init__(self) -> None:
+        self.laps_s: dict[str, float] = {}
+        self._last_s = time.monotonic()
+
+    def lap(self, name: str) -> None:
+        now_s = time.monotonic()
+        self.laps_s[name] = now_s - self._last_s
+        self._last_s = now_s
+
+
+def _device_config(plan: Plan) -> DeviceConfig:
+    return DeviceConfig(emulate=plan.recipe.backend.emulate, threads=plan.recipe.backend.threads)
+
+
+def _compile(plan: Plan, backend: Backend, device: Device, values: dict[str, Any]) -> tuple[Forward, str]:
+    """The backend's compiled graph if it has one, else the generated Python."""
+    generated = generate(plan.graph, values)
+    scheduler = plan.scheduler
+    rows = scheduler.max_running_requests.value
+    context = CompileContext(device, plan.model.dtype.value, values, scheduler.chunked_prefill_size + rows, rows)
+    compiled = backend.compile(plan.graph.graph, context)
+    return compiled or generated.forward, generated.source
+
+
+def _buffers(plan: Plan, model: ModelGraph, pool: KVPool, device: Device) -> dict[str, Any]:
+    """Caches and the rope table, by their names in the graph."""
+    found: dict[str, Any] = {}
+    for name in model.buffers:
+        leaf = name.rpartition(".")[2]
+        if leaf in ("k_cache", "v_cache"):
+            layer = int(name.split(".layers.")[1].split(".")[0])
+            found[name] = pool.layer(layer)[leaf == "v_cache"]
+        else:
+            found[name] = _rope(plan, device)
+    return found
+
+
+def _rope(plan: Plan, device: Device) -> torch.Tensor:
+    config = plan.model.config
+    return rope_table(config.rope, config.head_dim, plan.model.context_length.value).to(device.torch_device)
+
+
+class _Loading:
+    """Streams every parameter and hands it to the kernels that want a layout of their own."""
+
+    def __init__(self, plan: Plan, backend: Backend, device: Device, report: Report) -> None:
+        self._plan = plan
+        self._backend = backend
+        self._device = device
+        self._report = report
+        self._users = _users(plan.graph)
+
+    def run(self, checkpoint: Checkpoint, parameters: dict[str, Parameter]) -> dict[str, Any]:
+        dtype = self._plan.model.dtype.value
+        total = sum(torch.Size(one.shape).numel() for one in parameters.values()) * dtype.itemsize
+        done = 0
+        values: dict[str, Any] = {}
+        for name, parameter in parameters.items():
+
+            def progress(what: str, part: int, _whole: int, done: int = done) -> None:
+                self._report("load", done + part, total, what)
+
+            tensor = load(parameter, checkpoint, self._device, dtype, progress, self._plan.shard)
+            done += tensor.nbytes
+            values.update(self._prepared(name, tensor))
+        return values
+
+    def _prepared(self, name: str, tensor: torch.Tensor) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for user in self._users[name]:
+            key = weight_key(name, user)
+            if key == name:
+                found[key] = tensor
+            elif key not in found and isinstance(user.target, Op):
+                found[key] = self._prepare(name, tensor, user.target.name).value
+        return found
+
+    def _prepare(self, name: str, tensor: torch.Tensor, op: str) -> PreparedWeight:
+        return self._backend.prepare_weight(name, tensor, op, self._device)
+
+
+def _users(model: ModelGraph) -> dict[str, list[torch.fx.Node]]:
+    users: dict[str, list[torch.fx.Node]] = {}
+    for node in model.graph.nodes:
+        if node.op == "get_attr" and node.target in model.weights:
+            users.setdefault(str(node.target), []).extend(node.users)
+    return users
+
+
+__all__ = ["LoadedModel", "Report", "load_model", "make_pool"]

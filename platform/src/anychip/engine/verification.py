@@ -1,0 +1,93 @@
+"""Which fusions of a plan compute something else on this device. Knows the plan; the comparison is the graph's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from anychip.graph.fold import fold
+from anychip.graph.ir import ModelGraph
+from anychip.graph.verify import Verdict, Verifier
+from anychip.models.rope import rope_table
+from anychip.plan.plan import Plan
+from anychip.plan.resolve import drop_layers, make_binding, unfolded
+from anychip_sdk.backend import Backend
+from anychip_sdk.device import Device
+from anychip_sdk.kv import KVPool, KVSpec
+from anychip_sdk.ops import CATALOGUE
+from anychip_sdk.registry import REFERENCE, Override
+
+VOCAB = 32  #: words of the layer that is compared; the embedding is no matter of fusions
+POSITIONS = 16
+PAGES = 8
+
+
+def refused_fusions(plan: Plan, backend: Backend, device: Device) -> dict[str, str]:
+    """Policy -> why, for every applied fusion whose outputs differ; empty where all are right."""
+    applied = [one.policy for one in plan.fusions if one.applied]
+    if not applied:
+        return {}
+    check = _Check(plan, backend, device)
+    together = check(applied)
+    if together.passed:
+        return {}
+    alone = [verdict for verdict in (check([policy]) for policy in applied) if not verdict.passed]
+    guilty = alone or [together]  # wrong only in company: none of them can be trusted
+    return {policy: _words(verdict) for verdict in guilty for policy in verdict.policies}
+
+
+def _words(verdict: Verdict) -> str:
+    names = ", ".join(verdict.policies)
+    return (
+        f"fusion {names}: its outputs are off by {verdict.error:.2e} of the largest logit, "
+        f"{verdict.bound:.2e} is what rounding explains"
+    )
+
+
+class _Check:
+    """One layer of the plan's model, compared under any set of policies."""
+
+    def __init__(self, plan: Plan, backend: Backend, device: Device) -> None:
+        self._plan, self._backend, self._device = plan, backend, device
+        vocab = min(VOCAB, plan.model.config.vocab_size)
+        self._config = config = drop_layers(plan.model.config, 1, vocab)
+        dtype, scheduler = plan.model.dtype.value, plan.scheduler
+        self._binding = make_binding(plan.recipe, config, backend, dtype, scheduler.kv_dtype, scheduler.page_size.value)
+        self._verifier = Verifier(
+            unfolded(config, self._binding),
+            self._truth(),
+            device,
+            lambda name, tensor, op: backend.prepare_weight(name, tensor, op, device),
+            {"model.rope_table": rope_table(config.rope, config.head_dim, POSITIONS).to(device.torch_device)},
+            self._pool,
+            dtype,
+        )
+
+    def __call__(self, policies: Sequence[str]) -> Verdict:
+        fused = unfolded(self._config, self._binding)
+        fold(fused, self._binding, policies, self._backend.fusions)
+        return self._verifier.check(fused, policies)
+
+    def _truth(self) -> ModelGraph:
+        references = tuple(Override(name, provider=REFERENCE) for name in CATALOGUE)
+        wide = torch.promote_types(self._plan.model.dtype.value, torch.float32)
+        binding = replace(self._binding, dtype=wide, overrides=references, fallback_allowed=True)
+        return unfolded(self._config, binding)
+
+    def _pool(self) -> KVPool:
+        config, scheduler = self._config, self._plan.scheduler
+        page_bytes = 2 * config.kv_size * scheduler.kv_dtype.itemsize * scheduler.page_size.value
+        spec = KVSpec(
+            layers=1,
+            kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            dtype=scheduler.kv_dtype,
+            budget_bytes=PAGES * page_bytes,
+            page_size=scheduler.page_size.value,
+        )
+        return self._backend.create_kv_pool(spec, self._device)
+
+
+__all__ = ["refused_fusions"]

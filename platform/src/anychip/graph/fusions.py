@@ -1,0 +1,198 @@
+"""The built-in fusions, as patterns and replacements over catalogue ops. Knows the decoder's shape; knows no matcher.
+
+Patterns are over unfused ops; whole blocks (mha, ffn) are tried first, so that the smaller fusions meet what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anychip_sdk.fusion import Fusion, concat_rows, split_rows
+from anychip_sdk.ops import (
+    add,
+    add_rms_norm,
+    ffn,
+    gelu,
+    gelu_mul,
+    kv_write,
+    linear,
+    mha,
+    mul,
+    paged_attention,
+    qk_norm_rope,
+    rms_norm,
+    rope,
+    silu,
+    silu_mul,
+)
+
+#: Policies in the order in which they are applied, and the smaller ones that each makes superfluous.
+ORDER = ("mha", "ffn", "shared_experts", "qkv_proj", "gate_up_proj", "add_rms_norm", "qk_norm_rope", "silu_mul")
+ABSORBS: Mapping[str, tuple[str, ...]] = {"mha": ("qkv_proj", "qk_norm_rope"), "ffn": ("gate_up_proj", "silu_mul")}
+
+ATTENTION_CONSTANTS = ("heads", "kv_heads", "head_dim", "scale", "window", "eps")
+# fmt: off
+
+
+def _attend(q: Any, k: Any, v: Any, positions: Any, table: Any, k_cache: Any, v_cache: Any, slots: Any, batch: Any,
+            scale: Any, window: Any) -> Any:
+    q, k = rope(q, k, positions, table)
+    k_cache, v_cache = kv_write(k, v, k_cache, v_cache, slots)
+    return paged_attention(q, k_cache, v_cache, batch, scale, window)
+
+
+def _project(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, heads: Any, kv_heads: Any,
+             head_dim: Any) -> tuple[Any, Any, Any]:
+    return (linear(x, wq, bq).view(-1, heads, head_dim), linear(x, wk, bk).view(-1, kv_heads, head_dim),
+            linear(x, wv, bv).view(-1, kv_heads, head_dim))
+
+
+def _project_once(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, heads: Any, kv_heads: Any,
+                  head_dim: Any) -> tuple[Any, Any, Any]:
+    joined = linear(x, concat_rows(wq, wk, wv), concat_rows(bq, bk, bv))
+    q, k, v = split_rows(joined, wq, wk, wv)
+    return q.view(-1, heads, head_dim), k.view(-1, kv_heads, head_dim), v.view(-1, kv_heads, head_dim)
+
+
+def _attention_plain(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, positions: Any, table: Any,
+                     k_cache: Any, v_cache: Any, slots: Any, batch: Any, heads: Any, kv_heads: Any, head_dim: Any,
+                     scale: Any, window: Any) -> Any:
+    q, k, v = _project(x, wq, wk, wv, bq, bk, bv, heads, kv_heads, head_dim)
+    return _attend(q, k, v, positions, table, k_cache, v_cache, slots, batch, scale, window)
+
+
+def _attention_plain_once(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, positions: Any, table: Any,
+                          k_cache: Any, v_cache: Any, slots: Any, batch: Any, heads: Any, kv_heads: Any,
+                          head_dim: Any, scale: Any, window: Any) -> Any:
+    q, k, v = _project_once(x, wq, wk, wv, bq, bk, bv, heads, kv_heads, head_dim)
+    return _attend(q, k, v, positions, table, k_cache, v_cache, slots, batch, scale, window)
+
+
+def _attention_normed(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, nq: Any, nk: Any, eps: Any,
+                      positions: Any, table: Any, k_cache: Any, v_cache: Any, slots: Any, batch: Any, heads: Any,
+                      kv_heads: Any, head_dim: Any, scale: Any, window: Any) -> Any:
+    q, k, v = _project(x, wq, wk, wv, bq, bk, bv, heads, kv_heads, head_dim)
+    q, k = rms_norm(q, nq, eps), rms_norm(k, nk, eps)
+    return _attend(q, k, v, positions, table, k_cache, v_cache, slots, batch, scale, window)
+
+
+def _attention_normed_once(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, nq: Any, nk: Any, eps: Any,
+                           positions: Any, table: Any, k_cache: Any, v_cache: Any, slots: Any, batch: Any,
+                           heads: Any, kv_heads: Any, head_dim: Any, scale: Any, window: Any) -> Any:
+    q, k, v = _project_once(x, wq, wk, wv, bq, bk, bv, heads, kv_heads, head_dim)
+    q, k = rms_norm(q, nq, eps), rms_norm(k, nk, eps)
+    return _attend(q, k, v, positions, table, k_cache, v_cache, slots, batch, scale, window)
+
+
+def _block_plain(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, positions: Any, table: Any,
+                 k_cache: Any, v_cache: Any, slots: Any, batch: Any, heads: Any, kv_heads: Any, head_dim: Any,
+                 scale: Any, window: Any, wo: Any, bo: Any) -> Any:
+    mixed = _attention_plain(x, wq, wk, wv, bq, bk, bv, positions, table, k_cache, v_cache, slots, batch,
+                             heads, kv_heads, head_dim, scale, window)
+    return linear(mixed.flatten(1), wo, bo)
+
+
+def _block_plain_mha(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, positions: Any, table: Any,
+                     k_cache: Any, v_cache: Any, slots: Any, batch: Any, heads: Any, kv_heads: Any, head_dim: Any,
+                     scale: Any, window: Any, wo: Any, bo: Any) -> Any:
+    # without q and k weights the norm's eps is never read
+    out, _, _ = mha(x, positions, concat_rows(wq, wk, wv), concat_rows(bq, bk, bv), None, None, 0.0, table,
+                    k_cache, v_cache, slots, batch, wo, bo, heads, scale, window)
+    return out
+
+
+def _block_normed(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, nq: Any, nk: Any, eps: Any,
+                  positions: Any, table: Any, k_cache: Any, v_cache: Any, slots: Any, batch: Any, heads: Any,
+                  kv_heads: Any, head_dim: Any, scale: Any, window: Any, wo: Any, bo: Any) -> Any:
+    mixed = _attention_normed(x, wq, wk, wv, bq, bk, bv, nq, nk, eps, positions, table, k_cache, v_cache, slots,
+                              batch, heads, kv_heads, head_dim, scale, window)
+    return linear(mixed.flatten(1), wo, bo)
+
+
+def _block_normed_mha(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, nq: Any, nk: Any, eps: Any,
+                      positions: Any, table: Any, k_cache: Any, v_cache: Any, slots: Any, batch: Any, heads: Any,
+                      kv_heads: Any, head_dim: Any, scale: Any, window: Any, wo: Any, bo: Any) -> Any:
+    out, _, _ = mha(x, positions, concat_rows(wq, wk, wv), concat_rows(bq, bk, bv), nq, nk, eps, table,
+                    k_cache, v_cache, slots, batch, wo, bo, heads, scale, window)
+    return out
+
+
+# fmt: on
+def _mlp(x: Any, wg: Any, bg: Any, wu: Any, bu: Any, wd: Any, bd: Any) -> Any:
+    return linear(mul(silu(linear(x, wg, bg)), linear(x, wu, bu)), wd, bd)
+
+
+def _mlp_ffn(x: Any, wg: Any, bg: Any, wu: Any, bu: Any, wd: Any, bd: Any) -> Any:
+    return ffn(x, concat_rows(wg, wu), concat_rows(bg, bu), wd, bd)
+
+
+def _gated_silu(x: Any, wg: Any, bg: Any, wu: Any, bu: Any) -> Any:
+    return mul(silu(linear(x, wg, bg)), linear(x, wu, bu))
+
+
+def _gated_silu_once(x: Any, wg: Any, bg: Any, wu: Any, bu: Any) -> Any:
+    gate, up = split_rows(linear(x, concat_rows(wg, wu), concat_rows(bg, bu)), wg, wu)
+    return mul(silu(gate), up)
+
+
+def _gated_gelu(x: Any, wg: Any, bg: Any, wu: Any, bu: Any) -> Any:
+    return mul(gelu(linear(x, wg, bg)), linear(x, wu, bu))
+
+
+def _gated_gelu_once(x: Any, wg: Any, bg: Any, wu: Any, bu: Any) -> Any:
+    gate, up = split_rows(linear(x, concat_rows(wg, wu), concat_rows(bg, bu)), wg, wu)
+    return mul(gelu(gate), up)
+
+
+def _sum_then_norm(x: Any, y: Any, weight: Any, eps: Any) -> Any:
+    total = add(x, y)
+    return rms_norm(total, weight, eps), total
+
+
+def _sum_and_norm(x: Any, y: Any, weight: Any, eps: Any) -> Any:
+    normed, total = add_rms_norm(x, y, weight, eps)
+    return normed, total
+
+
+def _norms_then_rope(q: Any, k: Any, nq: Any, nk: Any, eps: Any, positions: Any, table: Any) -> Any:
+    q, k = rope(rms_norm(q, nq, eps), rms_norm(k, nk, eps), positions, table)
+    return q, k
+
+
+def _norms_and_rope(q: Any, k: Any, nq: Any, nk: Any, eps: Any, positions: Any, table: Any) -> Any:
+    q, k = qk_norm_rope(q, k, nq, nk, eps, positions, table)
+    return q, k
+
+
+def _silu_then_mul(gate: Any, up: Any) -> Any:
+    return mul(silu(gate), up)
+
+
+def _gelu_then_mul(gate: Any, up: Any) -> Any:
+    return mul(gelu(gate), up)
+
+
+def _silu_and_mul(gate: Any, up: Any) -> Any:
+    return silu_mul(gate, up)
+
+
+def _gelu_and_mul(gate: Any, up: Any) -> Any:
+    return gelu_mul(gate, up)
+
+
+FUSIONS: tuple[Fusion, ...] = (
+    Fusion("mha", "mha", _block_plain, _block_plain_mha, ("mha",), ATTENTION_CONSTANTS),
+    Fusion("mha", "mha with qk norm", _block_normed, _block_normed_mha, ("mha",), ATTENTION_CONSTANTS),
+    Fusion("ffn", "ffn", _mlp, _mlp_ffn, ("ffn",)),
+    Fusion("qkv_proj", "qkv_proj", _attention_plain, _attention_plain_once, (), ATTENTION_CONSTANTS),
+    Fusion("qkv_proj", "qkv_proj with qk norm", _attention_normed, _attention_normed_once, (), ATTENTION_CONSTANTS),
+    Fusion("gate_up_proj", "gate_up_proj", _gated_silu, _gated_silu_once),
+    Fusion("gate_up_proj", "gate_up_proj with gelu", _gated_gelu, _gated_gelu_once),
+    Fusion("add_rms_norm", "add_rms_norm", _sum_then_norm, _sum_and_norm, ("add_rms_norm",), ("eps",)),
+    Fusion("qk_norm_rope", "qk_norm_rope", _norms_then_rope, _norms_and_rope, ("qk_norm_rope",), ("eps",)),
+    Fusion("silu_mul", "silu_mul", _silu_then_mul, _silu_and_mul, ("silu_mul",)),
+    Fusion("silu_mul", "gelu_mul", _gelu_then_mul, _gelu_and_mul, ("gelu_mul",)),
+)
+
+__all__ = ["ABSORBS", "FUSIONS", "ORDER"]

@@ -1,0 +1,117 @@
+"""The graph that the steps hand on: torch.fx nodes over catalogue ops, and the weights they read. Knows no kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from anychip_sdk.ops import Op
+from anychip_sdk.registry import Resolution
+
+INPUTS = ("token_ids", "positions", "slots", "batch", "logit_rows")
+RESOLUTION = "resolution"  # key of node.meta
+
+
+@dataclass(frozen=True)
+class WeightSpec:
+    """One parameter of the graph: the checkpoint's tensors that make it up, joined along dim 0."""
+
+    name: str
+    shape: tuple[int, ...]
+    sources: tuple[str, ...]
+
+    @property
+    def elements(self) -> int:
+        return int(torch.Size(self.shape).numel())
+
+
+@dataclass
+class ModelGraph:
+    """A graph under rewriting.
+
+    Attributes:
+        graph: nodes are placeholders, get_attr, catalogue ops, views (methods and getitem) and the output;
+            before `expand` also calls of modules.
+        weights: get_attr target -> spec, for parameters.
+        buffers: get_attr target -> meta tensor, for what the engine binds (caches, rope table).
+    """
+
+    graph: fx.Graph
+    root: torch.nn.Module
+    weights: dict[str, WeightSpec] = field(default_factory=dict)
+    buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def op_nodes(self) -> Iterator[tuple[fx.Node, Op]]:
+        """The nodes that compute, with their ops, in order."""
+        for node in self.graph.nodes:
+            if node.op == "call_function" and isinstance(node.target, Op):
+                yield node, node.target
+
+    def used_weights(self) -> dict[str, WeightSpec]:
+        """The weights that the graph still reads, in order of first use."""
+        used = {}
+        for node in self.graph.nodes:
+            if node.op == "get_attr" and node.target in self.weights and node.users:
+                used[str(node.target)] = self.weights[str(node.target)]
+        return used
+
+
+def resolution(node: fx.Node) -> Resolution:
+    """The kernel that `replace` or `fold` bound to an op node."""
+    bound = node.meta[RESOLUTION]
+    assert isinstance(bound, Resolution)
+    return bound
+
+
+def argument(node: fx.Node, op: Op, name: str) -> Any:
+    """An op node's argument by the schema's name; nodes hold all arguments positionally."""
+    return node.args[[arg.name for arg in op.args].index(name)]
+
+
+def as_text(model: ModelGraph) -> str:
+    """The graph, a node per line, with providers where they are bound."""
+    lines = []
+    for node in model.graph.nodes:
+        if node.op == "get_attr":
+            continue
+        lines.append(_line(node))
+    return "\n".join(lines)
+
+
+def _line(node: fx.Node) -> str:
+    if node.op == "placeholder":
+        return f"{node.name} = input"
+    if node.op == "output":
+        return f"return {_value(node.args[0])}"
+    values = ", ".join(_value(arg) for arg in node.args)
+    if node.op == "call_module":
+        return f"{node.name} = {node.target}({values})"
+    if node.op == "call_method":
+        owner, _, rest = values.partition(", ")
+        return f"{node.name} = {owner}.{node.target}({rest})"
+    name = getattr(node.target, "__name__", str(node.target))
+    bound: Resolution | None = node.meta.get(RESOLUTION)
+    suffix = "" if bound is None else f"    # {bound.provider}: {bound.kernel.name}"
+    return f"{node.name} = {name}({values}){suffix}"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, fx.Node):
+        return str(value.target) if value.op == "get_attr" else value.name
+    if isinstance(value, (tuple, list)):
+        return "(" + ", ".join(_value(one) for one in value) + ")"
+    return f"{value:.6g}" if isinstance(value, float) else repr(value)
+
+
+def shape_of(model: ModelGraph, node: fx.Node) -> tuple[int, ...]:
+    """The shape of a parameter or buffer node."""
+    target = str(node.target)
+    spec = model.weights.get(target)
+    return spec.shape if spec is not None else tuple(model.buffers[target].shape)
+
+
+__all__ = ["INPUTS", "RESOLUTION", "ModelGraph", "WeightSpec", "argument", "as_text", "resolution", "shape_of"]

@@ -1,0 +1,55 @@
+"""Step 0: a model's modules as a graph of module calls. Knows torch.fx; knows no op's meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from anychip.graph.ir import ModelGraph, WeightSpec
+from anychip.models.attention import Attention
+from anychip.models.layers import Embedding, Linear, LMHead, RMSNorm
+from anychip.models.mlp import GatedMLP
+from anychip_sdk.ops import Op
+
+BLOCKS = (Attention, Embedding, GatedMLP, Linear, LMHead, RMSNorm)
+
+
+class OpTracer(fx.Tracer):
+    """Records catalogue ops with all their arguments in place; modules of the given types stay calls."""
+
+    def __init__(self, leaves: tuple[type[nn.Module], ...]) -> None:
+        super().__init__()
+        self.proxy_buffer_attributes = True
+        self._leaves = leaves
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, self._leaves)
+
+    def create_node(self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **more: Any) -> fx.Node:
+        if kind == "call_function" and isinstance(target, Op):
+            bound = target.signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            args, kwargs = bound.args, {}
+        return super().create_node(kind, target, args, kwargs, *rest, **more)
+
+
+def trace(model: nn.Module) -> ModelGraph:
+    """The model as calls of its building blocks."""
+    graph = OpTracer(BLOCKS).trace(model)
+    weights = {name: WeightSpec(name, tuple(parameter.shape), (name,)) for name, parameter in model.named_parameters()}
+    return ModelGraph(graph, model, weights, dict(model.named_buffers()))
+
+
+def canonical_names(model: nn.Module) -> Mapping[int, str]:
+    """id of a parameter or buffer -> the first name that it goes by: a tied weight has one."""
+    found: dict[int, str] = {}
+    values: list[tuple[str, torch.Tensor]] = [*model.named_parameters(), *model.named_buffers()]
+    for name, value in values:
+        found.setdefault(id(value), name)
+    return found
+
+
+__all__ = ["BLOCKS", "OpTracer", "canonical_names", "trace"]

@@ -1,0 +1,56 @@
+"""The smallest modules: a parameter and the catalogue op that uses it. Knows shapes; holds no weights (meta device)."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from anychip_sdk import ops
+
+
+def empty(*shape: int) -> nn.Parameter:
+    """A parameter that has a shape and no memory; the dtype is decided by the plan."""
+    return nn.Parameter(torch.empty(*shape, device="meta"), requires_grad=False)
+
+
+class Embedding(nn.Module):
+    def __init__(self, vocab_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.weight = empty(vocab_size, hidden_size)
+
+    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+        return ops.embedding(token_ids, self.weight)  # type: ignore[no-any-return]
+
+
+class Linear(nn.Module):
+    def __init__(self, in_features: int, out_features: int, *, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = empty(out_features, in_features)
+        self.bias = empty(out_features) if bias else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return ops.linear(x, self.weight, self.bias)  # type: ignore[no-any-return]
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = empty(size)
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return ops.rms_norm(x, self.weight, self.eps)  # type: ignore[no-any-return]
+
+
+class LMHead(nn.Module):
+    """The output projection; tied models share the embedding's parameter."""
+
+    def __init__(self, hidden_size: int, vocab_size: int, tied_to: nn.Parameter | None = None) -> None:
+        super().__init__()
+        self.weight = empty(vocab_size, hidden_size) if tied_to is None else tied_to
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return ops.lm_head(x, self.weight)  # type: ignore[no-any-return]
+
+
+__all__ = ["Embedding", "LMHead", "Linear", "RMSNorm", "empty"]

@@ -1,0 +1,164 @@
+"""A plan in words and as JSON. Knows how to say it; decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from anychip.plan.memory import as_mapping, gib
+from anychip.plan.plan import OpRow, Plan
+from anychip_sdk.registry import dtype_name
+
+SCHEMA_VERSION = 1
+
+
+def as_json(plan: Plan) -> dict[str, object]:
+    """The plan as plain JSON values: a stable contract with a schema version. Sizes in bytes. No secret is in it."""
+    device, config = plan.backend.device, plan.model.config
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": plan.recipe.name,
+        "model": {
+            "source": plan.recipe.model.source,
+            "path": str(plan.model.path),
+            "format": plan.model.format,
+            "architecture": config.architecture,
+            "layers": config.num_layers,
+            "hidden_size": config.hidden_size,
+            "heads": config.num_heads,
+            "kv_heads": config.num_kv_heads,
+            "head_dim": config.head_dim,
+            "vocab_size": config.vocab_size,
+            "dtype": {"value": dtype_name(plan.model.dtype.value), "reason": plan.model.dtype.reason},
+            "context_length": {
+                "value": plan.model.context_length.value,
+                "reason": plan.model.context_length.reason,
+            },
+            "served_name": plan.model.served_name,
+            "thinking": plan.model.thinking,
+            "notes": list(plan.model.notes),
+        },
+        "backend": {
+            "name": plan.backend.name,
+            "distribution": plan.backend.distribution,
+            "version": plan.backend.version,
+            "reason": plan.backend.reason,
+            "emulated": plan.backend.emulated,
+            "device": {
+                "name": device.name,
+                "product": device.product,
+                "memory_bytes_total": device.memory_bytes_total,
+                "versions": dict(device.versions),
+                "attributes": dict(device.attributes),
+            },
+        },
+        "memory": dict(as_mapping(plan.memory)),
+        "scheduler": {
+            "chunked_prefill_size": plan.scheduler.chunked_prefill_size,
+            "max_running_requests": {
+                "value": plan.scheduler.max_running_requests.value,
+                "reason": plan.scheduler.max_running_requests.reason,
+            },
+            "max_queued_requests": plan.scheduler.max_queued_requests,
+            "policy": plan.scheduler.policy,
+            "prefix_cache": plan.scheduler.prefix_cache,
+            "page_size": {"value": plan.scheduler.page_size.value, "reason": plan.scheduler.page_size.reason},
+            "kv_dtype": dtype_name(plan.scheduler.kv_dtype),
+            "kv_tokens": plan.scheduler.kv_tokens,
+        },
+        "fusions": [
+            {"policy": one.policy, "applied": one.applied, "refused": one.refused, "reason": one.reason}
+            for one in plan.fusions
+        ],
+        "ops": [op_json(row) for row in plan.ops],
+        "weights": {"parameters": len(plan.weights), "elements": sum(one.elements for one in plan.weights.values())},
+        "parallel": {"rank": plan.shard.rank, "size": plan.shard.size},
+        "warnings": list(plan.warnings),
+    }
+
+
+def op_json(row: OpRow) -> dict[str, object]:
+    return {
+        "op": row.op,
+        "dtype": dtype_name(row.dtype),
+        "count": row.count,
+        "provider": row.provider,
+        "kernel": row.kernel,
+        "reason": row.reason,
+        "fallback": row.is_fallback,
+        "rejected": [{"provider": one.provider, "kernel": one.kernel, "reason": one.reason} for one in row.rejected],
+    }
+
+
+def as_text(plan: Plan) -> str:
+    """The plan for a person: sections of aligned lines, a reason behind every decision."""
+    sections = (
+        ("plan", _head(plan)),
+        ("memory", _memory(plan)),
+        ("scheduler", _scheduler(plan)),
+        ("fusions", _fusions(plan)),
+        ("ops", [op_line(row) for row in plan.ops]),
+        ("warnings", list(plan.warnings)),
+    )
+    parts = []
+    for title, lines in sections:
+        if lines:
+            parts.append("\n".join((title, *(f"  {line}" for line in lines))))
+    return "\n\n".join(parts)
+
+
+def _head(plan: Plan) -> list[str]:
+    device, model, config = plan.backend.device, plan.model, plan.model.config
+    emulated = "  EMULATED: results are real, speed is not" if plan.backend.emulated else ""
+    return [
+        f"service    {plan.recipe.name}, served as {model.served_name}",
+        f"model      {model.path} ({model.format}), {config.architecture}, {config.num_layers} layers",
+        f"dtype      {dtype_name(model.dtype.value)} ({model.dtype.reason})",
+        f"context    {model.context_length.value} tokens ({model.context_length.reason})",
+        f"thinking   {model.thinking}",
+        f"backend    {plan.backend.name} {plan.backend.version} ({plan.backend.reason}){emulated}",
+        f"device     {device.name}, {device.product}" + _pairs(device.versions),
+        *(f"note       {note}" for note in model.notes),
+    ]
+
+
+def _pairs(values: Mapping[str, str]) -> str:
+    return "".join(f", {name} {value}" for name, value in values.items())
+
+
+def _memory(plan: Plan) -> list[str]:
+    memory, scheduler = plan.memory, plan.scheduler
+    return [
+        f"weights      {gib(memory.weights):>10}",
+        f"KV pool      {gib(memory.kv_pool):>10}  {scheduler.kv_tokens} tokens in {memory.kv_pages} pages "
+        f"of {scheduler.page_size.value}, {dtype_name(scheduler.kv_dtype)} ({memory.kv_reason})",
+        f"activations  {gib(memory.activations):>10}",
+        f"workspace    {gib(memory.workspace):>10}",
+        f"headroom     {gib(memory.headroom):>10}  of {gib(memory.capacity)}",
+    ]
+
+
+def _scheduler(plan: Plan) -> list[str]:
+    scheduler = plan.scheduler
+    running, page = scheduler.max_running_requests, scheduler.page_size
+    return [
+        f"max running requests  {running.value} ({running.reason})",
+        f"chunked prefill size  {scheduler.chunked_prefill_size} tokens",
+        f"page size             {page.value} tokens ({page.reason})",
+        f"policy                {scheduler.policy}, prefix cache {'on' if scheduler.prefix_cache else 'off'}",
+    ]
+
+
+def _fusions(plan: Plan) -> list[str]:
+    width = max((len(one.policy) for one in plan.fusions), default=0)
+    return [f"{one.policy:<{width}}  {one.applied:>4} places  {one.reason}" for one in plan.fusions]
+
+
+def op_line(row: OpRow) -> str:
+    """One op of the table."""
+    return (
+        f"{row.op:<16} {dtype_name(row.dtype):<9} {row.count:>4} x  {row.provider}/{row.kernel}"
+        f"{'  FALLBACK' if row.is_fallback else ''}  ({row.reason})"
+    )
+
+
+__all__ = ["SCHEMA_VERSION", "as_json", "as_text", "op_json", "op_line"]

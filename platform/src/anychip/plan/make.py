@@ -1,0 +1,91 @@
+"""Gather what a plan is made of: the checkpoint's header, the backend, its probe. Decides nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anychip import backends
+from anychip.plan.plan import Plan
+from anychip.plan.resolve import CheckpointFacts, resolve
+from anychip.recipe.schema import Recipe
+from anychip.weights.checkpoint import Checkpoint, open_checkpoint
+from anychip.weights.sources import locate
+from anychip.weights.template import mentions_thinking, template_source
+from anychip_sdk.backend import Backend
+from anychip_sdk.errors import AnychipError, PreconditionFailed
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan with the two open things that an engine needs beside it."""
+
+    plan: Plan
+    backend: Backend
+    checkpoint: Checkpoint
+
+
+def make_plan(recipe: Recipe) -> Plan:
+    """The plan of a recipe on this machine.
+
+    Raises:
+        PreconditionFailed: what is missing; a missing checkpoint and a missing device are both told.
+    """
+    prepared = prepare(recipe)
+    prepared.checkpoint.close()
+    return prepared.plan
+
+
+def prepare(recipe: Recipe, without: frozenset[str] = frozenset()) -> Prepared:
+    """`make_plan`, with the checkpoint left open and the backend loaded.
+
+    Args:
+        recipe: what the user wrote.
+        without: fusion policies that verification refused.
+    """
+    problems: list[AnychipError] = []
+    checkpoint = choice = device = None
+    try:
+        checkpoint = open_checkpoint(locate(recipe.model.source, revision=recipe.model.revision))
+    except PreconditionFailed as error:
+        problems.append(error)
+    try:
+        choice = backends.choose(recipe.backend.name)
+        device = choice.backend.find_device(recipe.backend.device)
+        _check_emulation(recipe, choice.backend)
+    except PreconditionFailed as error:
+        problems.append(error)
+    if checkpoint is None or choice is None or device is None or problems:
+        if checkpoint is not None:
+            checkpoint.close()
+        raise _together(problems)
+    try:
+        plan = resolve(recipe, facts_of(checkpoint), choice.backend, device, choice.reason, without)
+    except BaseException:
+        checkpoint.close()
+        raise
+    return Prepared(plan, choice.backend, checkpoint)
+
+
+def facts_of(checkpoint: Checkpoint) -> CheckpointFacts:
+    return CheckpointFacts(
+        checkpoint.path,
+        checkpoint.format,
+        checkpoint.config,
+        mentions_thinking(template_source(checkpoint)),
+        checkpoint.notes,
+    )
+
+
+def _check_emulation(recipe: Recipe, backend: Backend) -> None:
+    if recipe.backend.emulate and "emulator" not in backend.info.claims:
+        message = f"backend.emulate is true, but backend '{backend.name}' {backend.version} has no emulator"
+        raise PreconditionFailed(message, hint="remove backend.emulate")
+
+
+def _together(problems: list[AnychipError]) -> AnychipError:
+    if len(problems) == 1:
+        return problems[0]
+    return PreconditionFailed("\n".join(str(problem) for problem in problems))
+
+
+__all__ = ["Prepared", "facts_of", "make_plan", "prepare"]

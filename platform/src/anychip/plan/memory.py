@@ -1,0 +1,183 @@
+"""The memory budget: weights, KV pool, activations, workspace. Knows bytes and shapes; asks no device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from anychip.graph.ir import ModelGraph, resolution
+from anychip.models.config import ModelConfig
+from anychip.plan.plan import MemoryPlan
+from anychip_sdk.device import DeviceInfo
+from anychip_sdk.errors import MemoryInsufficient
+from anychip_sdk.ops import Op
+
+GIB = 2**30
+SAMPLED_ROWS = 16  #: rows that are sampled at once, so that sorting a large vocabulary stays small
+MAX_RUNNING = 256  #: the most requests that `auto` lets run
+POOL_TOKENS_MIN = 64  #: a smaller pool serves nobody
+
+
+@dataclass(frozen=True)
+class MemoryNeeds:
+    """What the model takes besides the pool, in bytes."""
+
+    weights: int
+    activations: int
+    workspace: int
+    kv_bytes_per_token: int
+
+
+def weight_bytes(model: ModelGraph, dtype: torch.dtype) -> int:
+    """Every parameter once as it is, if anybody reads it so, and once per op whose kernel prepares its own layout."""
+    total = 0
+    for node in model.graph.nodes:
+        if node.op != "get_attr" or node.target not in model.weights:
+            continue
+        layouts = {_layout(user) for user in node.users}
+        total += len(layouts) * model.weights[str(node.target)].elements * dtype.itemsize
+    return total
+
+
+def _layout(user: torch.fx.Node) -> str:
+    if isinstance(user.target, Op) and resolution(user).kernel.prepares_weight:
+        return user.target.name
+    return ""
+
+
+def needs(
+    config: ModelConfig, model: ModelGraph, dtype: torch.dtype, kv_dtype: torch.dtype, chunk: int, running: int
+) -> MemoryNeeds:
+    """The most that one step of `chunk` prompt tokens and `running` decodes holds beside weights and pool."""
+    tokens = chunk + running
+    attention = 2 * config.q_size + 2 * config.kv_size
+    mlp = 3 * config.intermediate_size
+    per_token = (4 * config.hidden_size + max(attention, mlp)) * dtype.itemsize
+    logits = running * config.vocab_size * 4
+    # sorting in float64 with indices, cumulated and masked copies: about six values of 8 bytes per logit
+    sampling = min(running, SAMPLED_ROWS) * config.vocab_size * 48
+    kv = 2 * config.num_layers * config.kv_size * kv_dtype.itemsize
+    return MemoryNeeds(weight_bytes(model, dtype), tokens * per_token, logits + sampling, kv)
+
+
+def budget(
+    needed: MemoryNeeds, device: DeviceInfo, *, fraction: float, page_size: int, context: int, kv_tokens_max: int | None
+) -> MemoryPlan:
+    """Share out the device's memory.
+
+    Raises:
+        MemoryInsufficient: weights and one short request do not fit; names what would.
+    """
+    capacity = device.memory_bytes_total
+    static = int(capacity * fraction)
+    reason = f"static_fraction {fraction:g} of {gib(capacity)}, less the weights"
+    room = static - needed.weights
+    spare = capacity - needed.weights - needed.activations - needed.workspace
+    if spare < room:
+        room, reason = spare, "what activations and workspace leave of the device"
+    tokens = max(0, room) // needed.kv_bytes_per_token
+    useful = MAX_RUNNING * context
+    if tokens > useful:
+        tokens, reason = useful, f"{MAX_RUNNING} requests of the whole context; more would never be used"
+    if kv_tokens_max is not None and kv_tokens_max < tokens:
+        tokens, reason = kv_tokens_max, "memory.kv_tokens"
+    pages = tokens // page_size
+    if pages * page_size < min(POOL_TOKENS_MIN, context):
+        raise _too_small(needed, capacity, fraction, tokens, page_size, context, kv_tokens_max)
+    pool = pages * page_size * needed.kv_bytes_per_token
+    plan = MemoryPlan(
+        capacity,
+        static,
+        needed.weights,
+        pool,
+        needed.activations,
+        needed.workspace,
+        needed.kv_bytes_per_token,
+        pages,
+        reason,
+    )
+    _check_free(plan, device)
+    return plan
+
+
+def _check_free(plan: MemoryPlan, device: DeviceInfo) -> None:
+    if plan.total <= device.memory_bytes_free:
+        return
+    message = (
+        f"device {device.name}: {gib(plan.total)} are needed, {gib(device.memory_bytes_free)} of "
+        f"{gib(plan.capacity)} are free"
+    )
+    fixed = plan.total - plan.kv_pool
+    left = device.memory_bytes_free - fixed
+    if left <= 0:
+        raise MemoryInsufficient(message, hint="stop what else uses the device, or choose a smaller model")
+    fits = (plan.weights + left) / plan.capacity
+    tokens = left // plan.kv_bytes_per_token
+    raise MemoryInsufficient(
+        message,
+        hint=f"stop what else uses it, or set memory.static_fraction to {_floor(fits)} or memory.kv_tokens to {tokens}",
+    )
+
+
+def _too_small(
+    needed: MemoryNeeds,
+    capacity: int,
+    fraction: float,
+    tokens: int,
+    page_size: int,
+    context: int,
+    kv_tokens_max: int | None,
+) -> MemoryInsufficient:
+    wanted = max(min(POOL_TOKENS_MIN, context), page_size)
+    if kv_tokens_max is not None and kv_tokens_max < wanted:
+        message = f"memory.kv_tokens is {kv_tokens_max}; at least {wanted} are needed (page size {page_size})"
+        return MemoryInsufficient(
+            message, hint=f"set memory.kv_tokens to {context} for one request of the whole context"
+        )
+    least = needed.weights + wanted * needed.kv_bytes_per_token
+    other = needed.activations + needed.workspace
+    message = (
+        f"not enough memory: static_fraction {fraction:g} of {gib(capacity)} is {gib(int(capacity * fraction))}; "
+        f"the weights take {gib(needed.weights)}, activations and workspace {gib(other)}, "
+        f"leaving {tokens} tokens for the KV pool; {wanted} are needed"
+    )
+    if least + other <= capacity:
+        smallest = -(-least * 1000 // capacity) / 1000
+        hint = f"set memory.static_fraction to at least {smallest:g}"
+        if smallest <= fraction:
+            hint = "lower scheduler.chunked_prefill_size or scheduler.max_running_requests: they size the activations"
+    else:
+        hint = (
+            f"this device is too small for the model: {gib(least + other)} are needed at least; choose a smaller model"
+        )
+    return MemoryInsufficient(message, hint=hint)
+
+
+def gib(count: int) -> str:
+    """Bytes for people: GiB, or MiB below one."""
+    return f"{count / GIB:.2f} GiB" if abs(count) >= GIB else f"{count / 2**20:.0f} MiB"
+
+
+def _floor(fraction: float) -> str:
+    return f"{int(fraction * 100) / 100:g}"
+
+
+def as_mapping(plan: MemoryPlan) -> Mapping[str, int | str]:
+    """The budget for JSON; bytes, except for counts named so."""
+    return {
+        "capacity_bytes": plan.capacity,
+        "static_budget_bytes": plan.static_budget,
+        "weights_bytes": plan.weights,
+        "kv_pool_bytes": plan.kv_pool,
+        "activations_bytes": plan.activations,
+        "workspace_bytes": plan.workspace,
+        "headroom_bytes": plan.headroom,
+        "kv_bytes_per_token": plan.kv_bytes_per_token,
+        "kv_pages": plan.kv_pages,
+        "kv_reason": plan.kv_reason,
+    }
+
+
+__all__ = ["MAX_RUNNING", "SAMPLED_ROWS", "MemoryNeeds", "as_mapping", "budget", "gib", "needs", "weight_bytes"]

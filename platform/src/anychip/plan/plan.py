@@ -1,0 +1,123 @@
+"""What was decided, and why. Frozen data; decides nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import torch
+
+from anychip.graph.fold import FusionDecision
+from anychip.graph.ir import ModelGraph, WeightSpec
+from anychip.models.config import ModelConfig
+from anychip.recipe.schema import Recipe
+from anychip.weights.load import Shard
+from anychip_sdk.device import DeviceInfo
+from anychip_sdk.registry import Rejection, Resolution
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Decision(Generic[T]):
+    """A value and the reason for it."""
+
+    value: T
+    reason: str
+
+
+@dataclass(frozen=True)
+class BackendPlan:
+    name: str
+    distribution: str
+    version: str
+    reason: str
+    device: DeviceInfo
+    emulated: bool
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    path: Path
+    format: str
+    config: ModelConfig
+    dtype: Decision[torch.dtype]
+    context_length: Decision[int]
+    served_name: str
+    thinking: str  #: off, on, or auto
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OpRow:
+    """One line of the op table: an op, how often a step runs it, and who provides it."""
+
+    op: str
+    dtype: torch.dtype
+    count: int
+    provider: str
+    kernel: str
+    reason: str
+    rejected: tuple[Rejection, ...]
+    is_fallback: bool
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes of device memory, in order of allocation."""
+
+    capacity: int
+    static_budget: int  #: for weights and KV pool
+    weights: int
+    kv_pool: int
+    activations: int
+    workspace: int
+    kv_bytes_per_token: int
+    kv_pages: int
+    kv_reason: str
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.kv_pool + self.activations + self.workspace
+
+    @property
+    def headroom(self) -> int:
+        return self.capacity - self.total
+
+
+@dataclass(frozen=True)
+class SchedulerPlan:
+    chunked_prefill_size: int
+    max_running_requests: Decision[int]
+    max_queued_requests: int
+    policy: str
+    prefix_cache: bool
+    page_size: Decision[int]
+    kv_dtype: torch.dtype
+    kv_tokens: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that the engine needs to know, and all that an operator may ask.
+
+    `graph` is the rewritten graph with every op bound; `engine_ops` are the ops outside it (sampling, page copies).
+    """
+
+    recipe: Recipe
+    model: ModelPlan
+    backend: BackendPlan
+    ops: tuple[OpRow, ...]
+    fusions: tuple[FusionDecision, ...]
+    memory: MemoryPlan
+    scheduler: SchedulerPlan
+    weights: Mapping[str, WeightSpec]
+    graph: ModelGraph
+    engine_ops: Mapping[str, Resolution]
+    shard: Shard
+    warnings: tuple[str, ...]
+
+
+__all__ = ["BackendPlan", "Decision", "MemoryPlan", "ModelPlan", "OpRow", "Plan", "SchedulerPlan"]

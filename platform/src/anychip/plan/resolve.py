@@ -1,0 +1,295 @@
+"""Decide everything. Pure: a recipe, a checkpoint's config and a backend's probe in, a frozen Plan out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from anychip.graph.expand import expand
+from anychip.graph.fold import FusionDecision, fold
+from anychip.graph.fusions import ORDER
+from anychip.graph.ir import ModelGraph
+from anychip.graph.replace import Binding
+from anychip.graph.replace import replace as bind_kernels
+from anychip.graph.trace import trace
+from anychip.models.config import ModelConfig
+from anychip.models.registry import build_model
+from anychip.plan.memory import MAX_RUNNING, budget, needs
+from anychip.plan.ops import bind_engine_ops, op_table
+from anychip.plan.plan import BackendPlan, Decision, ModelPlan, Plan, SchedulerPlan
+from anychip.recipe.schema import Recipe
+from anychip.weights.load import Shard
+from anychip_sdk.backend import Backend
+from anychip_sdk.device import DeviceInfo
+from anychip_sdk.errors import ConformanceFailed, FusionRefused, PreconditionFailed, RecipeInvalid
+from anychip_sdk.ops import CATALOGUE
+from anychip_sdk.registry import Fact, Override, dtype_name
+
+DEFAULT_PAGE_SIZE = 16
+EXPECTED_TOKENS = 1024  #: what a request is taken to need when max_running_requests is auto
+
+
+@dataclass(frozen=True)
+class CheckpointFacts:
+    """What a plan has to know of a checkpoint; no weights."""
+
+    path: Path
+    format: str
+    config: ModelConfig
+    supports_thinking: bool
+    notes: tuple[str, ...] = ()
+
+
+def resolve(
+    recipe: Recipe,
+    checkpoint: CheckpointFacts,
+    backend: Backend,
+    device: DeviceInfo,
+    reason: str,
+    without: frozenset[str] = frozenset(),
+) -> Plan:
+    """The plan of a recipe on a device.
+
+    Args:
+        recipe: what the user wrote.
+        checkpoint: the model's shape.
+        backend: the loaded backend; only its registry, fusions and static facts are used.
+        device: what its probe said.
+        reason: why it is this backend.
+        without: fusion policies that verification refused at load.
+
+    Raises:
+        PreconditionFailed: the family: versions, context, kernels, fusions, memory.
+        RecipeInvalid: an override names no op of the catalogue.
+    """
+    config = checkpoint.config
+    _check_requires(recipe, backend, device)
+    model = _model_plan(recipe, checkpoint, device)
+    page_size = _page_size(recipe)
+    kv_dtype = _dtype(recipe.memory.kv_dtype) or model.dtype.value
+    binding = make_binding(recipe, config, backend, model.dtype.value, kv_dtype, page_size.value)
+    graph = bind_kernels(expand(trace(build_model(config))), binding)
+    policies = [policy for policy in wanted_policies(recipe) if policy not in without]
+    fusions = fold(graph, binding, policies, backend.fusions)
+    engine_ops = bind_engine_ops(binding)
+    warnings = [*_fusion_warnings(recipe, fusions), *_refused_by_verification(without)]
+
+    chunk = recipe.scheduler.chunked_prefill_size
+    explicit = recipe.scheduler.max_running_requests
+    most_running = explicit if isinstance(explicit, int) else MAX_RUNNING
+    needed = needs(config, graph, model.dtype.value, kv_dtype, chunk, most_running)
+    kv_tokens = recipe.memory.kv_tokens
+    memory = budget(
+        needed,
+        device,
+        fraction=recipe.memory.static_fraction,
+        page_size=page_size.value,
+        context=model.context_length.value,
+        kv_tokens_max=kv_tokens if isinstance(kv_tokens, int) else None,
+    )
+    pool_tokens = memory.kv_pages * page_size.value
+    scheduler = SchedulerPlan(
+        chunk,
+        _max_running(explicit, pool_tokens, model.context_length.value),
+        recipe.server.max_queued_requests,
+        recipe.scheduler.policy,
+        recipe.scheduler.prefix_cache,
+        page_size,
+        kv_dtype,
+        pool_tokens,
+    )
+    rows = op_table(graph, engine_ops)
+    if recipe.ops.fallback == "warn":
+        fallbacks = [row.op for row in rows if row.is_fallback]
+        if fallbacks:
+            warnings.append(f"{len(fallbacks)} ops run on the reference: {', '.join(fallbacks)} (see platform ops)")
+    if pool_tokens < model.context_length.value:
+        warnings.append(
+            f"the KV pool holds {pool_tokens} tokens, less than the context of {model.context_length.value}: "
+            "longer requests are refused"
+        )
+    emulated = recipe.backend.emulate
+    return Plan(
+        recipe=recipe,
+        model=model,
+        backend=BackendPlan(backend.name, backend.distribution, backend.version, reason, device, emulated),
+        ops=rows,
+        fusions=fusions,
+        memory=memory,
+        scheduler=scheduler,
+        weights=graph.used_weights(),
+        graph=graph,
+        engine_ops=engine_ops,
+        shard=Shard(),
+        warnings=tuple(warnings),
+    )
+
+
+def make_binding(
+    recipe: Recipe, config: ModelConfig, backend: Backend, dtype: torch.dtype, kv_dtype: torch.dtype, page_size: int
+) -> Binding:
+    """What kernels are resolved against."""
+    facts: dict[str, Fact] = {
+        "heads": config.num_heads,
+        "kv_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "group": config.num_heads // config.num_kv_heads,
+        "hidden": config.hidden_size,
+        "page_size": page_size,
+        "kv_dtype": dtype_name(kv_dtype),
+        "vocab": config.vocab_size,
+    }
+    return Binding(backend.ops, dtype, facts, _overrides(recipe, backend), recipe.ops.fallback != "forbid")
+
+
+def unfolded(config: ModelConfig, binding: Binding) -> ModelGraph:
+    """The model's graph with kernels bound and nothing fused."""
+    return bind_kernels(expand(trace(build_model(config))), binding)
+
+
+def wanted_policies(recipe: Recipe) -> tuple[str, ...]:
+    policies = recipe.fusion.policies
+    return ORDER if policies == "auto" else tuple(policies)
+
+
+def _model_plan(recipe: Recipe, checkpoint: CheckpointFacts, device: DeviceInfo) -> ModelPlan:
+    if recipe.model.thinking == "on" and not checkpoint.supports_thinking:
+        message = f"model.thinking is on, but the chat template of {checkpoint.path} knows no thinking"
+        raise PreconditionFailed(message, hint="set model.thinking to off or auto")
+    name = recipe.server.served_name or checkpoint.path.name
+    return ModelPlan(
+        checkpoint.path,
+        checkpoint.format,
+        checkpoint.config,
+        _model_dtype(recipe, checkpoint.config, device),
+        _context_length(recipe, checkpoint.config),
+        name,
+        recipe.model.thinking if checkpoint.supports_thinking else "off",
+        checkpoint.notes,
+    )
+
+
+def _model_dtype(recipe: Recipe, config: ModelConfig, device: DeviceInfo) -> Decision[torch.dtype]:
+    offered = device.capabilities.dtypes
+    wanted = _dtype(recipe.model.dtype)
+    if wanted is not None:
+        if wanted not in offered:
+            names = ", ".join(map(dtype_name, offered))
+            message = f"model.dtype is {dtype_name(wanted)}; device {device.name} ({device.product}) has {names}"
+            raise PreconditionFailed(message, hint="set model.dtype to auto")
+        return Decision(wanted, "model.dtype")
+    if config.dtype in offered:
+        return Decision(config.dtype, "the checkpoint's own")
+    stored = "names none" if config.dtype is None else f"has {dtype_name(config.dtype)}, which the device lacks"
+    return Decision(offered[0], f"the device's first choice; the checkpoint {stored}")
+
+
+def _context_length(recipe: Recipe, config: ModelConfig) -> Decision[int]:
+    wanted = recipe.model.context_length
+    if wanted is None:
+        return Decision(config.max_positions, "the model's own")
+    if wanted > config.max_positions:
+        message = f"model.context_length is {wanted}; the model was made for {config.max_positions} positions"
+        raise PreconditionFailed(message, hint=f"set model.context_length to {config.max_positions} or less")
+    return Decision(wanted, "model.context_length")
+
+
+def _page_size(recipe: Recipe) -> Decision[int]:
+    wanted = recipe.memory.page_size
+    if isinstance(wanted, int):
+        return Decision(wanted, "memory.page_size")
+    return Decision(DEFAULT_PAGE_SIZE, "auto: prefixes are shared in steps of 16 tokens and gathered page by page")
+
+
+def _max_running(explicit: int | str, pool_tokens: int, context: int) -> Decision[int]:
+    if isinstance(explicit, int):
+        return Decision(explicit, "scheduler.max_running_requests")
+    expected = min(context, EXPECTED_TOKENS)
+    count = max(1, min(MAX_RUNNING, pool_tokens // expected))
+    reason = f"auto: {pool_tokens} pool tokens / {expected} expected per request, at most {MAX_RUNNING}"
+    return Decision(count, reason)
+
+
+def _overrides(recipe: Recipe, backend: Backend) -> tuple[Override, ...]:
+    problems = []
+    found = []
+    providers = {backend.name, "reference"}
+    for index, one in enumerate(recipe.ops.overrides):
+        where = f"ops.overrides[{index}]"
+        if one.op not in CATALOGUE:
+            problems.append(f"{where}.op: there is no op '{one.op}' in the catalogue ({', '.join(sorted(CATALOGUE))})")
+        if one.provider is not None and one.provider not in providers:
+            problems.append(f"{where}.provider: '{one.provider}' is not one of {', '.join(sorted(providers))}")
+        dtype = None if one.dtype is None else getattr(torch, one.dtype, None)
+        if one.dtype is not None and not isinstance(dtype, torch.dtype):
+            problems.append(f"{where}.dtype: '{one.dtype}' is no dtype; expected e.g. bfloat16")
+        compute = None if one.compute_dtype is None else _dtype(one.compute_dtype)
+        found.append(Override(one.op, dtype, one.provider, tuple(one.ban), compute))
+    if problems:
+        raise RecipeInvalid(problems)
+    return tuple(found)
+
+
+def _fusion_warnings(recipe: Recipe, decisions: tuple[FusionDecision, ...]) -> list[str]:
+    """What on_missing asks for, where policies were named."""
+    if recipe.fusion.policies == "auto" or recipe.fusion.on_missing == "ignore":
+        return []
+    texts = [f"fusion {one.policy}: not applied: {one.reason}" for one in decisions if one.refused]
+    if texts and recipe.fusion.on_missing == "error":
+        raise FusionRefused(
+            "\n".join(texts), hint="drop them from fusion.policies, or set fusion.on_missing to warn or ignore"
+        )
+    return texts
+
+
+def _refused_by_verification(policies: frozenset[str]) -> list[str]:
+    return [f"fusion {policy}: refused: its outputs differ from the unfused graph's" for policy in sorted(policies)]
+
+
+def _check_requires(recipe: Recipe, backend: Backend, device: DeviceInfo) -> None:
+    """backend.requires against what is there; all problems at once."""
+    required = recipe.backend.requires
+    problems = []
+    wanted = {"plugin": (required.plugin, backend.version), "driver": (required.driver, device.versions.get("driver"))}
+    for what, (specifier, present) in wanted.items():
+        if specifier is None:
+            continue
+        if present is None:
+            problems.append(f"backend.requires.{what} is '{specifier}'; device {device.name} reports no {what} version")
+        elif not _satisfies(present, specifier):
+            problems.append(f"backend.requires.{what} is '{specifier}'; {present} is there")
+    if problems:
+        raise PreconditionFailed(f"backend '{backend.name}' ({backend.distribution}): " + "; ".join(problems))
+    if required.conformance is not None:
+        message = (
+            f"backend.requires.conformance is '{required.conformance}'; "
+            f"{backend.distribution} {backend.version} holds no certificate"
+        )
+        raise ConformanceFailed(message, hint="leave backend.requires.conformance out to run without a certificate")
+
+
+def _satisfies(present: str, specifier: str) -> bool:
+    try:
+        return SpecifierSet(specifier).contains(Version(present), prereleases=True)
+    except InvalidVersion:
+        return False
+
+
+def _dtype(name: str) -> torch.dtype | None:
+    if name == "auto":
+        return None
+    found = getattr(torch, name)
+    assert isinstance(found, torch.dtype)
+    return found
+
+
+def drop_layers(config: ModelConfig, layers: int, vocab_size: int) -> ModelConfig:
+    """The same shape with fewer layers and words, for verification."""
+    return replace(config, num_layers=layers, vocab_size=vocab_size, layer_types=config.layer_types[:layers])
+
+
+__all__ = ["CheckpointFacts", "drop_layers", "make_binding", "resolve", "unfolded", "wanted_policies"]
