@@ -80,11 +80,13 @@ _DECODERS: dict[str, Callable[[Bytes], Floats]] = {"Q4_0": _q4_0, "Q4_1": _q4_1,
 
 def decode_rows(rows: Bytes, block_format: BlockFormat) -> torch.Tensor:
     """Decode raw rows, [rows, bytes per row], into [rows, columns]; the result owns its memory."""
+    columns = rows.shape[1] // block_format.nbytes * block_format.values
     decoder = _DECODERS.get(block_format.name)
     if decoder is None:
-        return torch.from_numpy(np.array(rows, order="C", copy=True)).view(block_format.dtype)
+        flat = np.array(rows, order="C", copy=True).reshape(-1)
+        return torch.from_numpy(flat).view(block_format.dtype).reshape(len(rows), columns)
     blocks = np.ascontiguousarray(rows).reshape(-1, block_format.nbytes)
-    return torch.from_numpy(decoder(blocks).reshape(len(rows), -1))
+    return torch.from_numpy(decoder(blocks).reshape(len(rows), columns))
 
 
 def supported_names() -> str:

@@ -6,6 +6,7 @@ at once, with the shard's name and the missing bytes, before anything is mapped.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import warnings
@@ -180,14 +181,14 @@ def _read_shard(shard: Path, listed: Mapping[str, str], places: dict[str, Place]
     if header is None:
         return
     data_start, entries = header
-    end = 0
-    found: list[str] = []
+    end = data_start
+    found: list[Place] = []
     for name, entry in entries.items():
         place = _place(shard, data_start, name, entry)
         if isinstance(place, str):
             problems.append(f"shard {shard.name}: tensor {name} {place}")
             continue
-        found.append(name)
+        found.append(place)
         end = max(end, place.start + place.info.nbytes)
         if name in places:
             problems.append(f"tensor {name} is in both {places[name].shard.name} and {shard.name}")
@@ -199,8 +200,18 @@ def _read_shard(shard: Path, listed: Mapping[str, str], places: dict[str, Place]
             f"shard {shard.name} is truncated: it has {nbytes:,} bytes, its header asks for {end:,}, "
             f"{end - nbytes:,} bytes are missing"
         )
+    problems += _overlaps(shard, found)
     if listed:
-        _compare(shard.name, found, listed, problems)
+        _compare(shard.name, [place.info.name for place in found], listed, problems)
+
+
+def _overlaps(shard: Path, found: list[Place]) -> list[str]:
+    in_order = sorted((place for place in found if place.info.nbytes), key=lambda place: place.start)
+    return [
+        f"shard {shard.name}: tensors {one.info.name} and {other.info.name} lie over each other"
+        for one, other in itertools.pairwise(in_order)
+        if one.start + one.info.nbytes > other.start
+    ]
 
 
 def _compare(shard: str, found: list[str], listed: Mapping[str, str], problems: list[str]) -> None:
