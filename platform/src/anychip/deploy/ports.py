@@ -1,0 +1,64 @@
+"""Tell in time whether a port can be had, and who has it. Knows sockets; knows no service."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import psutil
+
+from anychip_sdk.errors import PortTaken, PreconditionFailed
+
+
+def require_free(host: str, port: int) -> int:
+    """The port, after a trial; for port 0 one that is free now.
+
+    Raises:
+        PortTaken: somebody listens there, with the holder's name where the system tells it.
+        PreconditionFailed: the address is not this machine's, or the port is not for ordinary users.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        message = f"server.host '{host}' is not an address: {error.strerror}"
+        raise PreconditionFailed(message, hint="127.0.0.1 for this machine alone, 0.0.0.0 for all") from error
+    with socket.socket(family, kind, protocol) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(address)
+            trial.listen(1)
+        except OSError as error:
+            raise _refused(host, port, error) from error
+        return int(trial.getsockname()[1])
+
+
+def holder(port: int) -> str | None:
+    """Who listens on a port, e.g. "python (pid 123)"; None where the system doesn't tell."""
+    try:
+        connections = psutil.net_connections("tcp")
+    except psutil.AccessDenied:
+        return None
+    for one in connections:
+        if one.status == psutil.CONN_LISTEN and one.laddr.port == port and one.pid is not None:
+            try:
+                return f"{psutil.Process(one.pid).name()} (pid {one.pid})"
+            except psutil.NoSuchProcess:
+                return None
+    return None
+
+
+def _refused(host: str, port: int, error: OSError) -> PreconditionFailed:
+    if error.errno == errno.EADDRINUSE:
+        who = holder(port)
+        message = f"port {port} on {host} is taken" + (f" by {who}" if who else "")
+        return PortTaken(message, hint=f"choose another one: --set server.port={port + 1 if port < 65535 else 8000}")
+    if error.errno == errno.EACCES:
+        message = f"port {port} on {host} needs more rights than this user has"
+        return PreconditionFailed(message, hint="choose a port above 1023")
+    message = f"cannot listen on {host} port {port}: {error.strerror}"
+    return PreconditionFailed(message, hint="server.host must be an address of this machine")
+
+
+__all__ = ["holder", "require_free"]
