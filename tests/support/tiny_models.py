@@ -169,6 +169,7 @@ def write_gguf(directory: Path, out: Path, dtype: str = "F32") -> Path:
         if config["model_type"] == "llama":
             array = _permute(name, array, config)
         _write_tensor(writer, _gguf_name(name), array, dtype)
+    _write_rope_scaling(writer, config)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -191,6 +192,29 @@ def _write_config(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_pad_token_id(config["pad_token_id"])
+
+
+def _write_rope_scaling(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
+    """linear and yarn go into the metadata; llama3 becomes a tensor of factors, as converters write it."""
+    scaling = config.get("rope_scaling")
+    if scaling is None:
+        return
+    if scaling["rope_type"] == "llama3":
+        _write_tensor(writer, "rope_freqs.weight", _llama3_factors(config, scaling), "F32")
+        return
+    writer.add_rope_scaling_type(gguf.RopeScalingType(scaling["rope_type"]))
+    writer.add_rope_scaling_factor(scaling["factor"])
+    if "original_max_position_embeddings" in scaling:
+        writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+
+
+def _llama3_factors(config: Mapping[str, Any], scaling: Mapping[str, Any]) -> np.ndarray:
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    half = config["head_dim"] // 2
+    waves = 2 * np.pi * config["rope_theta"] ** (np.arange(half) / half)
+    smooth = (scaling["original_max_position_embeddings"] / waves - low) / (high - low)
+    smooth = np.clip(smooth, 0, 1)
+    return (1 / ((1 - smooth) / scaling["factor"] + smooth)).astype(np.float32)
 
 
 def _write_tokenizer(writer: gguf.GGUFWriter, directory: Path, config: Mapping[str, Any]) -> None:

@@ -161,6 +161,36 @@ def test_an_unsupported_type_lists_the_supported_ones(tmp_path):
     assert "metadata llama.embedding_length is missing" in message
 
 
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "linear", "factor": 2.0},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 256,
+        },
+    ],
+)
+def test_rope_scaling_survives_the_conversion(tmp_path, scaling):
+    path = make_tiny(tmp_path / "hf", "llama", head_dim=64, rope_scaling=scaling)
+    with open_checkpoint(path) as directory, open_checkpoint(write_gguf(path, tmp_path / "x.gguf")) as file:
+        assert directory.config.rope.type == scaling["rope_type"]
+        assert file.config.rope == directory.config.rope
+        assert file.ignored == (("rope_freqs.weight",) if scaling["rope_type"] == "llama3" else ())
+
+
+def test_rotary_factors_of_another_kind_are_refused(tmp_path):
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    # with this context only one factor lies between the ends: nothing to fit a line through
+    scaling["original_max_position_embeddings"] = 300
+    path = make_tiny(tmp_path / "hf", "llama", rope_scaling=scaling)
+    assert "rope_freqs.weight holds a rope scaling other than llama3" in refusal(write_gguf(path, tmp_path / "x.gguf"))
+
+
 def _factors(theta, dim, factor, low, high, original):
     table = []
     for i in range(dim // 2):
