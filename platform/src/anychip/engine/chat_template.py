@@ -21,6 +21,7 @@ from jinja2.visitor import NodeTransformer
 
 from anychip.engine.messages_text import plain_messages
 from anychip.weights.checkpoint import Checkpoint
+from anychip.weights.template import mentions_thinking, template_source
 from anychip_sdk.errors import CheckpointInvalid, RequestInvalid
 
 MAX_LOOPS = 1_000_000  # iterations of all loops of one rendering
@@ -57,7 +58,7 @@ class ChatTemplate:
     @property
     def supports_thinking(self) -> bool:
         """Whether the variable enable_thinking changes anything."""
-        return "enable_thinking" in self.source
+        return mentions_thinking(self.source)
 
     def render(
         self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = True, **variables: object
@@ -105,26 +106,6 @@ class ChatTemplate:
                 f"the chat template failed on these messages: {type(error).__name__}: {error}", param="messages"
             ) from error
         return prompt
-
-
-def template_source(checkpoint: Checkpoint) -> str | None:
-    """The text of the template: chat_template.jinja, then tokenizer_config.json, then a GGUF's metadata."""
-    source = checkpoint.tokenizer
-    if source.chat_template_file is not None:
-        return source.chat_template_file.read_text(encoding="utf-8")
-    setting = (source.gguf or {}).get("tokenizer.chat_template") or source.tokenizer_config.get("chat_template")
-    if setting is None or isinstance(setting, str):
-        return setting
-    if isinstance(setting, list):
-        named = {item.get("name"): item.get("template") for item in setting if isinstance(item, dict)}
-        default = named.get("default")
-        if isinstance(default, str):
-            return default
-        names = ", ".join(str(name) for name in named)
-        raise CheckpointInvalid(f"checkpoint {checkpoint.path}: none of the chat templates ({names}) is `default`")
-    raise CheckpointInvalid(
-        f"checkpoint {checkpoint.path}: chat_template is {type(setting).__name__}, expected text or named templates"
-    )
 
 
 class _Budget:
@@ -239,4 +220,4 @@ def _to_json(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-__all__ = ["ChatTemplate", "template_source"]
+__all__ = ["ChatTemplate"]
