@@ -15,7 +15,21 @@ from anychip.cli.output import emit_raw, fail
 from anychip_sdk.errors import AnychipError
 
 # In the order of `platform --help`. Each has `register(app)` and imports what is heavy inside its functions.
-VERBS = ("validate", "recipe", "schema")
+VERBS = (
+    "apply",
+    "plan",
+    "status",
+    "logs",
+    "down",
+    "chat",
+    "validate",
+    "recipe",
+    "schema",
+    "graph",
+    "ops",
+    "devices",
+    "backends",
+)
 
 _EPILOG = (
     "Exit codes: 0 ok, 1 failure, 2 usage, 3 recipe invalid, 4 something that the recipe needs is missing, "

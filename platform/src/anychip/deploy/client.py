@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
@@ -103,7 +103,9 @@ class ServiceClient:
         if not isinstance(usage, dict) or usage.get("completion_tokens") != 1:
             raise ServiceError(f"the smoke request to {self.url} brought no token: {json.dumps(answer)[:500]}")
 
-    def chat(self, model: str, messages: Sequence[Mapping[str, str]], max_tokens: int | None = None) -> Iterator[Delta]:
+    def chat(
+        self, model: str, messages: Sequence[Mapping[str, str]], max_tokens: int | None = None
+    ) -> Generator[Delta, None, None]:
         """The answer piece by piece; leaving the iterator early makes the service stop generating."""
         body: dict[str, object] = {"model": model, "messages": list(messages), "stream": True}
         if max_tokens is not None:

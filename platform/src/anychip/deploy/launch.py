@@ -14,7 +14,7 @@ import msgspec
 
 from anychip.deploy import supervisor
 from anychip.deploy.client import Health, ServiceClient, ServiceError
-from anychip.deploy.logs import tail
+from anychip.deploy.logs import readable, tail
 from anychip.deploy.state import Revision
 from anychip.deploy.supervisor import Started
 from anychip.recipe import LoadedRecipe, Recipe
@@ -153,7 +153,7 @@ class Awaited:
 
     def _tail(self) -> str:
         lines = tail(self._log_path, TAIL_LINES, since=self._log_start)
-        return f"\n  {self._log_path}:\n" + "\n".join(f"  | {line}" for line in lines) if lines else ""
+        return f"\n  {self._log_path}:\n" + "\n".join(f"  | {readable(line)}" for line in lines) if lines else ""
 
 
 def read_failure(revision_path: Path) -> Failure | None:

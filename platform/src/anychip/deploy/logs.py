@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections import deque
@@ -19,6 +20,18 @@ def tail(path: Path, lines: int, since: int = 0) -> tuple[str, ...]:
         file.seek(since if since <= os.fstat(file.fileno()).st_size else 0)
         last = deque(file, maxlen=lines)
     return tuple(line.decode(errors="replace").rstrip("\n") for line in last)
+
+
+def readable(line: str) -> str:
+    """A structured line as a person reads it: level, event, then the rest; any other line as it is."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return line
+    if not isinstance(entry, dict) or "event" not in entry:
+        return line
+    rest = [f"{key}: {value}" for key, value in entry.items() if key not in {"event", "level", "timestamp"}]
+    return f"{entry.get('level', 'info')}: {entry['event']}" + (f" ({', '.join(rest)})" if rest else "")
 
 
 def follow(path: Path, since: int, keep_on: Callable[[], bool], poll_s: float = POLL_S) -> Iterator[str]:
@@ -51,4 +64,4 @@ def follow(path: Path, since: int, keep_on: Callable[[], bool], poll_s: float = 
             time.sleep(poll_s)
 
 
-__all__ = ["follow", "tail"]
+__all__ = ["follow", "readable", "tail"]

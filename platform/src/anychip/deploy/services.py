@@ -116,6 +116,13 @@ def down(store: Store, name: str) -> Ending:
         return "stopped" if was_alive else "cleaned"
 
 
+def finish(store: Store, state: ServiceState) -> None:
+    """Note that a service of the foreground has ended, unless another command changed it meanwhile."""
+    now = store.read(state.name)
+    if now is not None and now.process == state.process:
+        store.write(msgspec.structs.replace(now, status="stopped", process=None))
+
+
 def connect(store: Store, state: ServiceState) -> ServiceClient:
     """A client for a service, with the key that its recipe refers to.
 
@@ -199,6 +206,7 @@ __all__ = [
     "ServiceStatus",
     "connect",
     "down",
+    "finish",
     "pick",
     "require_living",
     "service_on",

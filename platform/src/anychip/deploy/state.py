@@ -170,6 +170,22 @@ def read_revision(path: Path) -> Revision:
     return _decode(path, Revision)
 
 
+def write_recipe(path: Path, resolved: Mapping[str, object]) -> Path:
+    """Write a resolved recipe so that loading it gives just that: what looks like a variable in it is text."""
+    _write(path, _escaped(resolved))
+    return path
+
+
+def _escaped(value: object) -> object:
+    if isinstance(value, str):
+        return value.replace("$", "$$")
+    if isinstance(value, Mapping):
+        return {key: _escaped(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_escaped(item) for item in value]
+    return value
+
+
 def _decode(path: Path, kind: type[T]) -> T:
     try:
         content = path.read_bytes()
@@ -185,7 +201,7 @@ def _decode(path: Path, kind: type[T]) -> T:
         ) from error
 
 
-def _write(path: Path, value: ServiceState | Revision) -> None:
+def _write(path: Path, value: object) -> None:
     """Write all or nothing: a crash leaves the old file."""
     _make_folder(path.parent)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -226,4 +242,5 @@ __all__ = [
     "Store",
     "home",
     "read_revision",
+    "write_recipe",
 ]

@@ -1,0 +1,162 @@
+"""`platform apply`: make a recipe a running service. Knows how progress and the outcome are shown."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from anychip.cli.output import Output, OutputOption, SetOption, emit, fail, progress_console
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from anychip.deploy.apply import Applied
+    from anychip.deploy.client import Health
+
+
+def apply(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="The recipe's file.")],
+    sets: SetOption = None,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay attached: show the log, and end the service with Ctrl-C.")
+    ] = False,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long the service may take to be ready.")
+    ] = 600.0,
+    output: OutputOption = Output.text,
+) -> None:
+    """Plan the recipe, start its service, wait until it is ready and try it with one request.
+
+    An unchanged recipe whose service is well changes nothing. A changed one replaces the service of its name; if the
+    new one does not come up, the old one is brought back.
+    """
+    from anychip.deploy.apply import ApplyOptions
+    from anychip.deploy.apply import apply as run
+    from anychip.deploy.state import Store, home
+
+    store = Store(home())
+    reporter = Bar()
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        applied = run(recipe, ApplyOptions(tuple(sets or ()), timeout_s, foreground), store=store, reporter=reporter)
+    finally:
+        reporter.done()
+    emit(as_json(applied), output, text=as_text(applied))
+    if applied.started is not None:
+        raise typer.Exit(_attend(applied))
+
+
+class Bar:
+    """Shows what an apply tells: lines, and one bar for what is loading. Nothing moves where there is no terminal."""
+
+    def __init__(self) -> None:
+        self._console = progress_console()
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+        self._stage = ""
+
+    def say(self, text: str) -> None:
+        self.done()
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def progress(self, health: Health) -> None:
+        stage = health.stage or "starting"
+        if not self._console.is_terminal:
+            if stage != self._stage:
+                self._console.print(f"  {stage}", markup=False, highlight=False)
+                self._stage = stage
+            return
+        if self._progress is None:
+            self._progress, self._task = self._open()
+        assert self._task is not None
+        total = health.total or None  # None: a bar that only shows that something happens
+        self._progress.update(self._task, description=stage, completed=health.done, total=total, detail=health.detail)
+
+    def done(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+        self._stage = ""
+
+    def _open(self) -> tuple[Progress, TaskID]:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (
+            TextColumn("  {task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total}  {task.fields[detail]}"),
+            TimeElapsedColumn(),
+        )
+        progress = Progress(*columns, console=self._console, transient=True)
+        progress.start()
+        return progress, progress.add_task("starting", detail="")
+
+
+def as_json(applied: Applied) -> dict[str, object]:
+    state = applied.state
+    return {
+        "name": state.name,
+        "action": applied.action,
+        "revision": state.revision,
+        "url": applied.url,
+        "model": state.model,
+        "backend": state.backend,
+        "pid": state.process.pid if state.process else None,
+        "log_path": str(applied.log_path),
+    }
+
+
+def as_text(applied: Applied) -> str:
+    name = applied.state.name
+    if applied.action == "unchanged":
+        return f"no changes: '{name}' serves {applied.state.model} on {applied.url}"
+    end = "Ctrl-C" if applied.started is not None else f"platform down {name}"
+    lines = (
+        f"'{name}' serves {applied.state.model} on {applied.url} (revision {applied.state.revision})",
+        f"  try    {applied.curl}",
+        f"  chat   platform chat {name}",
+        f"  log    {applied.log_path}",
+        f"  end    {end}",
+    )
+    return "\n".join(lines)
+
+
+def _attend(applied: Applied) -> int:
+    """Show the log until the service ends; Ctrl-C ends it, a second one at once. Returns the exit code."""
+    from anychip.deploy.logs import follow
+    from anychip.deploy.services import finish
+    from anychip.deploy.state import Store, home
+
+    started, name = applied.started, applied.state.name
+    assert started is not None
+    try:
+        for text in follow(applied.log_path, applied.log_path.stat().st_size, lambda: started.exit_code() is None):
+            sys.stderr.write(text)
+        code = started.end()
+        fail(f"'{name}' ended with exit code {code}")
+        return 0 if code == 0 else 1
+    except KeyboardInterrupt:
+        fail(f"stopping '{name}'")
+        try:
+            started.end()
+        except KeyboardInterrupt:
+            started.end(0)
+        return 130
+    finally:
+        finish(Store(home()), applied.state)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """SIGTERM undoes what Ctrl-C undoes."""
+    raise KeyboardInterrupt
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(apply)
+
+
+__all__ = ["Bar", "apply", "as_json", "as_text", "register"]

@@ -1,0 +1,78 @@
+"""`platform status`: what the services of this user are doing. Knows how it is shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import RenderableType
+
+from anychip.cli.output import Output, OutputOption, emit, table
+
+if TYPE_CHECKING:
+    from anychip.deploy.services import ServiceStatus
+
+_HEADERS = ("NAME", "STATE", "REVISION", "UPTIME", "ENDPOINT", "MODEL", "BACKEND", "RUNNING", "WAITING", "KV USE")
+
+
+def status(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One service; all if not given.")] = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Show the state, uptime, endpoint and load of services."""
+    from anychip.deploy.services import pick, status_of
+    from anychip.deploy.state import Store, home
+
+    store = Store(home())
+    names = store.names() if name is None else (pick(store, name),)
+    found = [status_of(store, one) for one in names]
+    emit({"services": [one.to_json() for one in found]}, output, text=_text(found))
+
+
+def _text(found: list[ServiceStatus]) -> RenderableType:
+    from rich.console import Group
+
+    if not found:
+        return "there is no service; platform apply RECIPE starts one"
+    details = [f"{one.name}: {one.detail}" for one in found if one.detail]
+    return Group(table(_HEADERS, [_row(one) for one in found]), *details)
+
+
+def _row(one: ServiceStatus) -> tuple[str, ...]:
+    return (
+        one.name,
+        one.condition,
+        str(one.revision or "-"),
+        duration(one.uptime_s),
+        one.url or "-",
+        one.model or "-",
+        one.backend or "-",
+        _number(one.requests_running),
+        _number(one.requests_waiting),
+        "-" if one.kv_use is None else f"{one.kv_use:.0%}",
+    )
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def duration(seconds: float | None) -> str:
+    """42s, 3m12s, 5h02m, 4d07h."""
+    if seconds is None:
+        return "-"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(status)
+
+
+__all__ = ["duration", "register", "status"]
