@@ -94,7 +94,7 @@ class Engine:
         Raises:
             RequestInvalid: a prompt or parameter is wrong; nothing was computed.
         """
-        many = [prompts] if _is_single(prompts) else list(prompts)  # type: ignore[list-item]
+        many = [prompts] if _is_single(prompts) else list(prompts)
         chosen = params or SamplingParams(temperature=0.0)
         ids = [self._prompt_ids(prompt) for prompt in many]  # type: ignore[arg-type]
         requests = [GenerateRequest(f"local-{next(self._ids)}", list(one), chosen) for one in ids]

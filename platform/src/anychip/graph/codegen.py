@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +51,11 @@ def generate(model: ModelGraph, values: Mapping[str, Any]) -> Generated:
     return Generated(source, writer.namespace["forward"])
 
 
+def source_of(model: ModelGraph) -> str:
+    """The code alone, for people; nothing is loaded."""
+    return generate(model, {name: object() for name in (*model.weights, *model.buffers)}).source
+
+
 def bound_function(bound: Resolution) -> KernelFunction:
     """The kernel's function, with casts around it where the recipe computes the op in another dtype."""
     function, compute, out = bound.kernel.function, bound.compute_dtype, bound.key.dtype
@@ -82,8 +88,10 @@ class _Writer:
         if node.op == "output":
             self.lines.append(f"    return {self._argument(node.args[0], node)}")
             return
+        if _is_item(node):
+            return  # its tuple was unpacked where it was made
         args = [self._argument(arg, node) for arg in node.args]
-        self.lines.append(f"    {node.name} = {self._call(node, args)}" + self._freed(node, dead))
+        self.lines.append(f"    {_target(node)} = {self._call(node, args)}" + _freed(node, dead))
 
     def _call(self, node: fx.Node, args: list[str]) -> str:
         if node.op == "call_method":
@@ -92,8 +100,6 @@ class _Writer:
             bound = resolution(node)
             function = self._constant(bound_function(bound), f"{node.target.name}_{bound.provider}", bound.kernel)
             return f"{function}({', '.join(args)})"
-        if getattr(node.target, "__name__", "") == "getitem":
-            return f"{args[0]}[{args[1]}]"
         message = f"{node.format_node()} is neither a catalogue op nor a view"
         raise AssertionError(message)
 
@@ -120,11 +126,27 @@ class _Writer:
             self.namespace[name] = value
         return name
 
-    def _freed(self, node: fx.Node, dead: list[fx.Node]) -> str:
-        names = [one.name for one in dead if one.op != "get_attr"]
-        if not node.users:
-            names.append(node.name)
-        return f"; del {', '.join(names)}" if names else ""
+
+def _is_item(node: fx.Node) -> bool:
+    return node.target is operator.getitem
+
+
+def _target(node: fx.Node) -> str:
+    """What a call's result is assigned to: a name, or the names of a tuple's items, `_` for those nobody reads."""
+    items = {user.args[1]: user for user in node.users if _is_item(user)}
+    if not items:
+        return node.name
+    results = node.target.returns if isinstance(node.target, Op) else node.args[1]  # or split's sizes
+    width = len(results)  # type: ignore[arg-type]
+    read = {index: item.name for index, item in items.items() if item.users}
+    return ", ".join(read.get(index, "_") for index in range(width))
+
+
+def _freed(node: fx.Node, dead: list[fx.Node]) -> str:
+    names = [one.name for one in dead]
+    if not node.users:
+        names.append(node.name)
+    return f"; del {', '.join(names)}" if names else ""
 
 
 def _last_uses(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
@@ -132,9 +154,9 @@ def _last_uses(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
     last: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
         for value in node.all_input_nodes:
-            if value.op not in ("placeholder", "get_attr"):
+            if value.op not in ("placeholder", "get_attr") and not _is_item(node):
                 last[value] = node
     return last
 
 
-__all__ = ["Forward", "Generated", "bound_function", "generate", "weight_key"]
+__all__ = ["Forward", "Generated", "bound_function", "generate", "source_of", "weight_key"]

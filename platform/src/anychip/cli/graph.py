@@ -1,0 +1,70 @@
+"""`platform graph`: a model's graph after any step of the rewriting. Knows the steps' names, not their work."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from anychip.cli.output import SetOption, emit_raw
+
+if TYPE_CHECKING:
+    from anychip.plan.make import Prepared
+
+
+class Step(str, Enum):
+    """A named step of the rewriting."""
+
+    trace = "trace"
+    expand = "expand"
+    replaced = "replace"
+    fold = "fold"
+    codegen = "codegen"
+
+
+def graph(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="The recipe's file.")],
+    after: Annotated[Step, typer.Option("--after", help="The step whose result is shown.")] = Step.fold,
+    sets: SetOption = None,
+) -> None:
+    """Show the model's graph after a step: trace, expand, replace, fold, or the Python of codegen."""
+    from anychip.plan.make import prepare
+    from anychip.recipe import load
+
+    prepared = prepare(load(recipe, sets=tuple(sets or ())).recipe)
+    try:
+        emit_raw(_text(prepared, after))
+    finally:
+        prepared.checkpoint.close()
+
+
+def _text(prepared: Prepared, after: Step) -> str:
+    from anychip.graph.codegen import source_of
+    from anychip.graph.expand import expand
+    from anychip.graph.ir import as_text
+    from anychip.graph.trace import trace
+    from anychip.models.registry import build_model
+    from anychip.plan.resolve import make_binding, unfolded
+
+    plan, config = prepared.plan, prepared.plan.model.config
+    if after is Step.trace:
+        return as_text(trace(build_model(config)))
+    if after is Step.expand:
+        return as_text(expand(trace(build_model(config))))
+    if after is Step.codegen:
+        return source_of(plan.graph)
+    if after is Step.fold:
+        return as_text(plan.graph)
+    scheduler = plan.scheduler
+    binding = make_binding(
+        plan.recipe, config, prepared.backend, plan.model.dtype.value, scheduler.kv_dtype, scheduler.page_size.value
+    )
+    return as_text(unfolded(config, binding))
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(graph)
+
+
+__all__ = ["Step", "graph", "register"]

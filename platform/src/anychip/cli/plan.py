@@ -1,0 +1,30 @@
+"""`platform plan`: what a recipe would become on this machine, with reasons. Knows how a plan is shown, not made."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from anychip.cli.output import Output, OutputOption, SetOption, emit
+
+
+def plan(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="The recipe's file.")],
+    sets: SetOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Show what a recipe would become on this machine, and why; reads no weights. Exit code 4: something is missing."""
+    from anychip.plan.explain import as_json, as_text
+    from anychip.plan.make import make_plan
+    from anychip.recipe import load
+
+    made = make_plan(load(recipe, sets=tuple(sets or ())).recipe)
+    emit(as_json(made), output, text=as_text(made))
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(plan)
+
+
+__all__ = ["plan", "register"]
