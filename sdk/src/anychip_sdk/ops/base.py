@@ -24,7 +24,7 @@ class ErrorModel:
 
     kind: ErrorKind
     ulps: float = 1.0
-    depth: str | None = None  #: the symbolic dimension that is summed over, e.g. "in"
+    depth: str | None = None  #: the symbolic dimension that is summed over, e.g. "in"; None: a few terms
 
     def tolerance(self, dtype: torch.dtype, depth: int = 1) -> tuple[float, float]:
         """(relative, absolute as a share of the result's root mean square) that a kernel of `dtype` may be off by."""
@@ -212,6 +212,11 @@ def accumulated(depth: str, count: float = 4.0) -> ErrorModel:
     return ErrorModel("accumulated", ulps=count, depth=depth)
 
 
+def cancelling(count: float) -> ErrorModel:
+    """A sum of few terms that may cancel: the error is that of the terms, however small the result."""
+    return ErrorModel("accumulated", ulps=count)
+
+
 __all__ = [
     "CATALOGUE",
     "EXACT",
@@ -223,6 +228,7 @@ __all__ = [
     "Op",
     "accumulated",
     "accurate",
+    "cancelling",
     "op",
     "ulps",
 ]

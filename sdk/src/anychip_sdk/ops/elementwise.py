@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from anychip_sdk.ops.base import ROUNDED, Arg, accurate, op, ulps
+from anychip_sdk.ops.base import ROUNDED, Arg, accurate, cancelling, op, ulps
 
 X = Arg("x", "[..., dim]")
 GATE = Arg("gate", "[..., dim]", doc="may be a strided view of a wider tensor")
@@ -31,7 +31,7 @@ def silu(x: torch.Tensor) -> torch.Tensor:
     return functional.silu(x.to(accurate(x.dtype))).to(x.dtype)
 
 
-@op(X, returns=OUT, error=ulps(4))
+@op(X, returns=OUT, error=cancelling(4))
 def gelu(x: torch.Tensor) -> torch.Tensor:
     """The tanh approximation of x * Phi(x) (Hendrycks and Gimpel, 2016)."""
     return functional.gelu(x.to(accurate(x.dtype)), approximate="tanh").to(x.dtype)
@@ -44,7 +44,7 @@ def silu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return (functional.silu(gate.to(exact)) * up.to(exact)).to(gate.dtype)
 
 
-@op(GATE, UP, returns=OUT, error=ulps(5), composed_of=("gelu", "mul"))
+@op(GATE, UP, returns=OUT, error=cancelling(8), composed_of=("gelu", "mul"))
 def gelu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """gelu(gate) * up, rounded once."""
     exact = accurate(gate.dtype)

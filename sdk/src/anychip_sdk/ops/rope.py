@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from anychip_sdk.ops.base import Arg, accurate, op, ulps
+from anychip_sdk.ops.base import Arg, accurate, cancelling, op
 from anychip_sdk.ops.norm import normalise
 
 Q = Arg("q", "[tokens, heads, head_dim]", doc="may be a strided view")
@@ -30,7 +30,7 @@ def angles(table: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype) -> 
     return cos, sin
 
 
-@op(Q, K, POSITIONS, TABLE, returns=RESULTS, error=ulps(4))
+@op(Q, K, POSITIONS, TABLE, returns=RESULTS, error=cancelling(4))
 def rope(
     q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor, table: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -48,7 +48,7 @@ def rope(
     POSITIONS,
     TABLE,
     returns=RESULTS,
-    error=ulps(6),
+    error=cancelling(6),
     composed_of=("rms_norm", "rope"),
 )
 def qk_norm_rope(

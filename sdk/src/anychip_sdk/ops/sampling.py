@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from anychip_sdk.ops.base import EXACT, Arg, op, ulps
+from anychip_sdk.ops.base import EXACT, ROUNDED, Arg, cancelling, op
 
 LOGITS = Arg("logits", "[rows, vocab]", "float32")
 LOGITS_IN_PLACE = Arg("logits", "[rows, vocab]", "float32", mutated=True)
@@ -66,7 +66,7 @@ def sample(
     Arg("presence", "[penalised]", "float32", doc="0: off"),
     Arg("frequency", "[penalised]", "float32", doc="0: off"),
     returns=LOGITS,
-    error=ulps(4),
+    error=cancelling(4),
 )
 def apply_penalties(
     logits: torch.Tensor,
@@ -104,7 +104,7 @@ def apply_penalties(
     Arg("token_ids", "[entries]", "int64", doc="no pair (row, id) twice"),
     Arg("bias", "[entries]", "float32", doc="-inf bans the token"),
     returns=LOGITS,
-    error=ulps(1),
+    error=ROUNDED,
 )
 def apply_logit_bias(
     logits: torch.Tensor, rows: torch.Tensor, token_ids: torch.Tensor, bias: torch.Tensor

@@ -7,7 +7,7 @@ import torch
 from anychip_cpu.kernels import blocks, cache, elementwise, linear, norm, packed, rope, sampling
 from anychip_cpu.kernels.attention import PagedAttention
 from anychip_sdk.ops import apply_logit_bias, apply_penalties
-from anychip_sdk.registry import Registrar
+from anychip_sdk.registry import KernelFunction, Registrar
 
 FLOATS = (torch.bfloat16, torch.float32, torch.float16)
 
@@ -36,7 +36,7 @@ def _register_packed(registry: Registrar, attention: PagedAttention, dtypes: tup
     registry.register("mha", mha, dtypes=dtypes, prepares_weight=True, name="mha_packed")
 
 
-_SIMPLE = {
+_SIMPLE: dict[str, KernelFunction] = {
     "add": elementwise.add,
     "add_rms_norm": norm.add_rms_norm,
     # the references of these two are plain torch already and run rarely

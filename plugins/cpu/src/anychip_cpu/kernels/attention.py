@@ -44,14 +44,14 @@ class PagedAttention:
     def _decode(self, out: torch.Tensor, q: torch.Tensor, caches: Pair, bucket: DecodeBucket, scale: float) -> None:
         """The query heads of a group share their keys, so they are the rows of one product."""
         kv_heads, head_dim = caches[0].shape[2:]
-        queries = q[: bucket.count] if bucket.rows is None else q.index_select(0, bucket.rows)
-        queries = queries.reshape(bucket.count, kv_heads, -1, head_dim)
-        shape = (bucket.count, bucket.length, kv_heads, head_dim)
+        queries = q[: bucket.size] if bucket.rows is None else q.index_select(0, bucket.rows)
+        queries = queries.reshape(bucket.size, kv_heads, -1, head_dim)
+        shape = (bucket.size, bucket.length, kv_heads, head_dim)
         k, v = (part.view(shape).transpose(1, 2) for part in self._gather(caches, bucket.keys, q.dtype))
         mixed = scaled_dot_product_attention(queries, k, v, attn_mask=bucket.mask, scale=scale)
-        mixed = mixed.reshape(bucket.count, -1, head_dim)
+        mixed = mixed.reshape(bucket.size, -1, head_dim)
         if bucket.rows is None:
-            out[: bucket.count] = mixed
+            out[: bucket.size] = mixed
         else:
             out.index_copy_(0, bucket.rows, mixed)
 

@@ -27,10 +27,10 @@ class Keys(NamedTuple):
 class DecodeBucket(NamedTuple):
     """Rows with one query each whose contexts are padded to one length."""
 
-    rows: torch.Tensor | None  #: int64 [rows]; None: the first `count` rows of the step
-    count: int
+    rows: torch.Tensor | None  #: int64 [rows]; None: the first `size` rows of the step
+    size: int  #: rows
     length: int
-    keys: Keys  #: [count * length]; behind a row's end its last token again, so that no foreign data is read
+    keys: Keys  #: [size * length]; behind a row's end its last token again, so that no foreign data is read
     mask: torch.Tensor | None  #: [rows, 1, 1, length], -inf behind a row's end; None: no padding
 
 

@@ -28,10 +28,11 @@ def rotated(wide: torch.Tensor, turn: Angles, dtype: torch.dtype) -> torch.Tenso
     """float32 heads [tokens, heads, head_dim] turned by the angles and rounded; `wide` is not changed."""
     half = turn.cos.shape[-1]
     pairs = wide[..., : 2 * half].unflatten(-1, (2, half))
-    turned = (pairs * turn.cos).addcmul_(pairs.flip(-2), turn.sin).flatten(-2)
+    turned: torch.Tensor = (pairs * turn.cos).addcmul_(pairs.flip(-2), turn.sin).flatten(-2)
     if 2 * half < wide.shape[-1]:
         turned = torch.cat((turned, wide[..., 2 * half :]), dim=-1)
-    return turned.to(dtype)
+    rounded: torch.Tensor = turned.to(dtype)
+    return rounded
 
 
 def joined(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
@@ -40,7 +41,8 @@ def joined(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
         return None
     if k.storage_offset() - q.storage_offset() != q.shape[1] * q.stride(1):
         return None
-    return q.as_strided((q.shape[0], q.shape[1] + k.shape[1], q.shape[2]), q.stride())
+    both: torch.Tensor = q.as_strided((q.shape[0], q.shape[1] + k.shape[1], q.shape[2]), q.stride())
+    return both
 
 
 def rope(
