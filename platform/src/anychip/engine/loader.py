@@ -18,8 +18,9 @@ from anychip.engine.verification import refused_fusions
 from anychip.graph.codegen import Forward, generate, weight_key
 from anychip.graph.ir import ModelGraph
 from anychip.models.rope import rope_table
-from anychip.plan.make import Prepared, prepare
+from anychip.plan.make import Prepared, facts_of
 from anychip.plan.plan import Plan
+from anychip.plan.resolve import resolve
 from anychip.weights.checkpoint import Checkpoint
 from anychip.weights.load import Parameter, check_complete, load
 from anychip_sdk.backend import Backend
@@ -92,9 +93,8 @@ def _verified_plan(prepared: Prepared, device: Device) -> Plan:
     if plan.recipe.fusion.on_missing == "error":
         raise FusionRefused(message, hint="remove it from fusion.policies, and tell the backend's maker")
     log.warning("fusions refused", reason=message)
-    again = prepare(plan.recipe, without=frozenset(refused))
-    again.checkpoint.close()
-    return again.plan
+    facts, backend = facts_of(prepared.checkpoint), prepared.backend
+    return resolve(plan.recipe, facts, backend, plan.backend.device, plan.backend.reason, frozenset(refused))
 
 
 def make_pool(plan: Plan, backend: Backend, device: Device) -> KVPool:

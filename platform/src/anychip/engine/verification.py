@@ -21,7 +21,7 @@ from anychip_sdk.registry import REFERENCE, Override
 
 VOCAB = 32  #: words of the layer that is compared; the embedding is no matter of fusions
 POSITIONS = 16
-PAGES = 8
+PAGES = 16  #: enough for nine tokens with a page each
 
 
 def refused_fusions(plan: Plan, backend: Backend, device: Device) -> dict[str, str]:
