@@ -45,9 +45,9 @@ def apply(
         applied = run(recipe, ApplyOptions(tuple(sets or ()), timeout_s, foreground), store=store, reporter=reporter)
     finally:
         reporter.done()
-    emit(as_json(applied), output, text=as_text(applied))
     if applied.started is not None:
-        raise typer.Exit(_attend(applied))
+        raise typer.Exit(_attend(applied, output))
+    _tell(applied, output)
 
 
 class Bar:
@@ -125,7 +125,12 @@ def as_text(applied: Applied) -> str:
     return "\n".join(lines)
 
 
-def _attend(applied: Applied) -> int:
+def _tell(applied: Applied, output: Output) -> None:
+    emit(as_json(applied), output, text=as_text(applied))
+    sys.stdout.flush()
+
+
+def _attend(applied: Applied, output: Output) -> int:
     """Show the log until the service ends; Ctrl-C ends it, a second one at once. Returns the exit code."""
     from anychip.deploy.logs import follow
     from anychip.deploy.services import finish
@@ -134,6 +139,7 @@ def _attend(applied: Applied) -> int:
     started, name = applied.started, applied.state.name
     assert started is not None
     try:
+        _tell(applied, output)
         for text in follow(applied.log_path, applied.log_path.stat().st_size, lambda: started.exit_code() is None):
             sys.stderr.write(text)
         code = started.end()

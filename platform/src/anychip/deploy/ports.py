@@ -41,7 +41,7 @@ def holder(port: int) -> str | None:
     except psutil.AccessDenied:
         return None
     for one in connections:
-        if one.status == psutil.CONN_LISTEN and one.laddr.port == port and one.pid is not None:
+        if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port and one.pid is not None:
             try:
                 return f"{psutil.Process(one.pid).name()} (pid {one.pid})"
             except psutil.NoSuchProcess:
