@@ -1,0 +1,138 @@
+"""One worker process and the socket to it.
+
+Knows how to start, reach and end it; knows nothing of requests or of restarting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import zmq
+
+from anychip.engine import messages
+
+
+class WorkerLink:
+    """Made by `launch`. `on_message` is called in the event loop for each message of the worker."""
+
+    def __init__(
+        self, socket: zmq.Socket[bytes], on_message: Callable[[messages.FromWorker], None], directory: Path
+    ) -> None:
+        self._socket = socket
+        self._on_message = on_message
+        self._directory: Path | None = directory
+        self._loop = asyncio.get_running_loop()
+        self._fd = int(socket.getsockopt(zmq.FD))
+        self._loop.add_reader(self._fd, self.drain)
+        self.process: asyncio.subprocess.Process | None = None
+
+    @classmethod
+    async def launch(
+        cls,
+        factory: tuple[str, object],
+        on_message: Callable[[messages.FromWorker], None],
+        env: Mapping[str, str] | None = None,
+    ) -> WorkerLink:
+        """Start a worker that builds its core with `factory` (import path and JSON argument)."""
+        directory = Path(tempfile.mkdtemp(prefix="anychip-"))  # mkdtemp: mode 0700
+        endpoint = f"ipc://{directory / 'worker'}"
+        # a context of its own: its threads and files end with this link
+        socket = zmq.Context().socket(zmq.PAIR)
+        socket.set_hwm(0)
+        socket.linger = 0
+        socket.bind(endpoint)
+        link = cls(socket, on_message, directory)
+        spec, argument = factory
+        try:
+            link.process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "anychip.engine.worker", "--factory", spec, "--argument", json.dumps(argument)),
+                *("--endpoint", endpoint, "--parent-pid", str(os.getpid())),
+                stdin=asyncio.subprocess.PIPE,  # held open: its end tells the worker of ours
+                env=None if env is None else dict(env),
+            )
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+    @property
+    def pid(self) -> int | None:
+        return None if self.process is None else self.process.pid
+
+    def send(self, message: messages.ToWorker) -> None:
+        """Queue a message; it is lost if the worker is gone, which its end tells."""
+        if self._socket.closed:
+            return
+        try:
+            self._socket.send(messages.encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            return
+        # The socket's descriptor signals changes only: a message that arrived while sending would go unnoticed.
+        if self._has_message():
+            self._loop.call_soon(self.drain)
+
+    def drain(self) -> None:
+        """Hand on every message that has arrived."""
+        while not self._socket.closed and self._has_message():
+            self._remove_directory()
+            self._on_message(messages.decode_from_worker(self._socket.recv(zmq.NOBLOCK)))
+
+    def _remove_directory(self) -> None:
+        """A connected socket needs its file no longer, and so a kill leaves none behind."""
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+
+    def _has_message(self) -> bool:
+        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+    async def wait(self) -> int:
+        """Wait for the worker's end, hand on what it said last, return its exit code."""
+        assert self.process is not None
+        code = await self.process.wait()
+        self.drain()
+        return code
+
+    async def stop(self, grace_s: float) -> None:
+        """End the worker: ask, then terminate, then kill; each is given `grace_s`."""
+        if self.process is None:
+            return
+        for ask in (lambda: self.send(messages.Shutdown()), self._terminate, self._kill):
+            if self.process.returncode is not None:
+                return
+            ask()
+            try:
+                await asyncio.wait_for(asyncio.shield(self.process.wait()), grace_s)
+            except asyncio.TimeoutError:
+                continue
+            return
+
+    def _terminate(self) -> None:
+        if self.process is not None and self.process.returncode is None:
+            self.process.terminate()
+
+    def _kill(self) -> None:
+        if self.process is not None and self.process.returncode is None:
+            self.process.kill()
+
+    def close(self) -> None:
+        """Close the socket; the process must have ended, or ends by the closing of its standard input."""
+        if self._socket.closed:
+            return
+        self._loop.remove_reader(self._fd)
+        context = self._socket.context
+        self._socket.close()
+        context.term()
+        self._remove_directory()
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+
+
+__all__ = ["WorkerLink"]

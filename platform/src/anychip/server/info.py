@@ -1,0 +1,146 @@
+"""Everything that tells about the service and generates nothing: health, models, metrics, tokens, cache.
+
+Knows no wire format of answers.
+"""
+
+from __future__ import annotations
+
+import time
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from anychip.server.body import Body, read_body
+from anychip.server.errors import json_response
+from anychip.server.params import checked_ids
+from anychip.server.service import Service, run_off_loop
+from anychip_sdk.errors import EngineDead
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+async def health(request: Request) -> Response:
+    """200 only while requests are taken; costs the engine nothing."""
+    service = _service(request)
+    if service.state == "ready":
+        return json_response({"status": "ready"})
+    reply: dict[str, object] = {"status": service.state}
+    if service.state in {"loading", "restarting"}:
+        progress = service.engine.progress
+        reply["progress"] = {
+            "stage": progress.stage,
+            "done": progress.done,
+            "total": progress.total,
+            "detail": progress.detail,
+        }
+    return json_response(reply, 503)
+
+
+async def models(request: Request) -> Response:
+    service = _service(request)
+    return json_response({"object": "list", "data": [_card(service, name) for name in service.settings.names]})
+
+
+async def model(request: Request) -> Response:
+    service = _service(request)
+    name = request.path_params["name"]
+    service.check_model(name)
+    return json_response(_card(service, name))
+
+
+def _card(service: Service, name: str) -> dict[str, object]:
+    settings = service.settings
+    return {
+        "id": name,
+        "object": "model",
+        "created": settings.created_s,
+        "owned_by": "anychip",
+        "root": settings.served_name,
+        "max_model_len": settings.context_length,
+    }
+
+
+async def metrics(request: Request) -> Response:
+    service = _service(request)
+    page = service.metrics.render(
+        {
+            **await _engine_stats(service),
+            "ready": float(service.state == "ready"),
+            "restarts": float(service.engine.restarts),
+            "startup_time_seconds": service.engine.load_s,
+        }
+    )
+    return Response(page, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def server_info(request: Request) -> Response:
+    service = _service(request)
+    settings = service.settings
+    return json_response(
+        {
+            "version": settings.version,
+            "model": settings.served_name,
+            "aliases": settings.aliases,
+            "context_length": settings.context_length,
+            "thinking": settings.thinking,
+            "state": service.state,
+            "restarts": service.engine.restarts,
+            "plan": settings.plan,
+            "stats": await _engine_stats(service),
+            "time": time.time(),
+        }
+    )
+
+
+async def _engine_stats(service: Service) -> dict[str, float]:
+    """The engine's own numbers; none while it can't be asked."""
+    try:
+        return await service.engine.stats()
+    except EngineDead:
+        return {}
+
+
+class TokenizeBody(Body):
+    prompt: str
+    model: str | None = None
+    add_special_tokens: bool = True
+
+
+async def tokenize(request: Request) -> Response:
+    service = _service(request)
+    body = await read_body(request, TokenizeBody, service.settings.max_body_bytes)
+    service.check_model(body.model)
+    ids = await run_off_loop(len(body.prompt), lambda: service.tokenizer.encode(body.prompt, body.add_special_tokens))
+    return json_response({"tokens": ids, "count": len(ids), "max_model_len": service.settings.context_length})
+
+
+class DetokenizeBody(Body):
+    tokens: list[int] = Field(max_length=1_000_000)
+    model: str | None = None
+    skip_special_tokens: bool = True
+
+
+async def detokenize(request: Request) -> Response:
+    service = _service(request)
+    body = await read_body(request, DetokenizeBody, service.settings.max_body_bytes)
+    service.check_model(body.model)
+    ids = checked_ids(body.tokens, "tokens", service.settings.vocab_size)
+    text = await run_off_loop(len(ids), lambda: service.tokenizer.decode(ids, body.skip_special_tokens))
+    return json_response({"text": text})
+
+
+async def flush_cache(request: Request) -> Response:
+    """Empty the prefix cache; refused while requests run, whose prefixes it holds."""
+    if await _service(request).engine.flush_cache():
+        return json_response({"flushed": True})
+    message = "requests are running; the cache can be flushed when none is"
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": "busy"}
+    return json_response({"flushed": False, "error": error}, 400)
+
+
+__all__ = ["detokenize", "flush_cache", "health", "metrics", "model", "models", "server_info", "tokenize"]

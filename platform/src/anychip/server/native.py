@@ -1,0 +1,144 @@
+"""POST /generate, in SGLang's shape. Knows that wire format; a stream's text is cumulative, as its clients expect."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, ClassVar
+
+from pydantic import BeforeValidator, Field, model_validator
+from starlette.requests import Request
+from starlette.responses import Response
+
+from anychip.server.body import Body, parse_object, read_body
+from anychip.server.errors import json_response
+from anychip.server.generation import Job, Prompt, Run
+from anychip.server.openai.protocol import OFF, SamplingBody, as_prompts
+from anychip.server.params import sampling_params
+from anychip.server.service import Service, new_id
+from anychip.server.streaming import DONE, EventStream, frame, until_gone
+
+#: SGLang's default for this endpoint.
+DEFAULT_MAX_NEW_TOKENS = 128
+
+
+class NativeSampling(SamplingBody):
+    max_new_tokens: int | None = Field(default=None, ge=1)
+
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        "json_schema": (),
+        "regex": (),
+        "ebnf": (),
+        "structural_tag": (),
+        "stop_regex": ([],),
+        "no_stop_trim": OFF,
+        "spaces_between_special_tokens": (True,),
+        "custom_params": (),
+        "stream_interval": (1,),
+    }
+
+
+class GenerateBody(Body):
+    text: Annotated[object, BeforeValidator(as_prompts)] = None
+    input_ids: Annotated[object, BeforeValidator(as_prompts)] = None
+    sampling_params: dict[str, object] = Field(default_factory=dict)
+    stream: bool = False
+    rid: str | None = Field(default=None, max_length=200)
+    model: str | None = None
+
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        "return_logprob": OFF,
+        "logprob_start_len": (-1,),
+        "top_logprobs_num": (0,),
+        "token_ids_logprob": (),
+        "return_text_in_logprobs": OFF,
+        "return_hidden_states": OFF,
+        "image_data": ([],),
+        "video_data": ([],),
+        "audio_data": ([],),
+        "input_embeds": (),
+        "lora_path": (),
+        "session_params": (),
+        "custom_logit_processor": (),
+    }
+
+    @model_validator(mode="after")
+    def _one_prompt(self) -> GenerateBody:
+        if (self.text is None) == (self.input_ids is None):
+            raise ValueError("exactly one of text and input_ids is needed")
+        return self
+
+
+async def generate(request: Request) -> Response:
+    service: Service = request.app.state.service
+    body = await read_body(request, GenerateBody, service.settings.max_body_bytes)
+    service.check_model(body.model)
+    run = await service.start(await _job(service, body))
+    reply = NativeReply(run, body)
+    if body.stream:
+        return EventStream(reply.frames(), run.close)
+    whole = await until_gone(request, reply.whole())
+    return Response(status_code=499) if whole is None else json_response(whole)
+
+
+async def _job(service: Service, body: GenerateBody) -> Job:
+    sampling = parse_object(body.sampling_params, NativeSampling, "sampling_params.")
+    max_tokens = DEFAULT_MAX_NEW_TOKENS if sampling.max_new_tokens is None else sampling.max_new_tokens
+    param, given = ("text", body.text) if body.input_ids is None else ("input_ids", body.input_ids)
+    prompts = []
+    for prompt in as_prompts(given):
+        ids = await service.encode(prompt, param)
+        prompts.append(Prompt(ids, sampling_params(sampling, max_tokens, len(ids), service.settings)))
+    return Job(
+        new_id("gen"), prompts, sampling.stop, sampling.skip_special_tokens, namespace=service.settings.namespace
+    )
+
+
+class NativeReply:
+    """Builds replies from a run: one object, or a list where several prompts or choices were asked for."""
+
+    def __init__(self, run: Run, body: GenerateBody) -> None:
+        self._run = run
+        self._id = body.rid or run.job.id
+        given = body.text if body.input_ids is None else body.input_ids
+        self._is_list = run.choices > 1 or len(as_prompts(given)) > 1
+        self._started_s = time.monotonic()
+
+    async def whole(self) -> object:
+        choices = await self._run.collect()
+        replies = [
+            self._reply(index, choice.text, _finish(choice.finish_reason, choice.stop))
+            for index, choice in enumerate(choices)
+        ]
+        return replies if self._is_list else replies[0]
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        texts = [""] * self._run.choices
+        async for deltas in self._run.deltas():
+            frames = []
+            for delta in deltas:
+                texts[delta.choice] += delta.text
+                finish = None if delta.finish_reason is None else _finish(delta.finish_reason, delta.stop)
+                frames.append(frame(self._reply(delta.choice, texts[delta.choice], finish)))
+            yield b"".join(frames)
+        yield DONE
+
+    def _reply(self, index: int, text: str, finish: object) -> dict[str, object]:
+        usage = self._run.usage_of(index)
+        meta = {
+            "id": self._id if not self._is_list else f"{self._id}-{index}",
+            "finish_reason": finish,
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "e2e_latency": time.monotonic() - self._started_s,
+        }
+        reply: dict[str, object] = {"text": text, "meta_info": meta}
+        return {"index": index, **reply} if self._is_list else reply
+
+
+def _finish(reason: str, stop: str | int | None) -> dict[str, object]:
+    return {"type": reason} if stop is None else {"type": reason, "matched": stop}
+
+
+__all__ = ["GenerateBody", "NativeSampling", "generate"]

@@ -1,0 +1,81 @@
+"""What the service is told at its start and needs from the parts beneath it. Knows shapes; computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from anychip.engine.mailbox import Generation
+from anychip.engine.messages import Progress
+from anychip.engine.outputs import Decoder
+from anychip.engine.request import GenerateRequest
+from anychip_sdk.errors import AnychipError
+
+ThinkingPolicy = Literal["off", "on", "auto"]
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Everything about one service that doesn't change while it runs."""
+
+    served_name: str
+    context_length: int  #: tokens, prompt and completion together
+    vocab_size: int  #: of the model: ids below it are valid
+    host: str = "127.0.0.1"
+    port: int = 8000  #: 0 takes a free one
+    aliases: tuple[str, ...] = ()  #: further names that requests may use for the model
+    api_key: str | None = field(default=None, repr=False)
+    thinking: ThinkingPolicy = "auto"  #: off and on are fixed; auto lets each request decide
+    namespace: str = ""  #: of the prefix cache
+    sampling_defaults: Mapping[str, float] = field(default_factory=dict)  #: by request field, e.g. temperature
+    plan: Mapping[str, object] = field(default_factory=dict)  #: shown by /server_info
+    version: str = ""
+    created_s: int = 0  #: Unix time, shown by /v1/models
+    max_body_bytes: int = 10 * 1024 * 1024
+    drain_s: float = 10.0  #: how long running requests may go on after a stop is asked for
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.served_name, *self.aliases)
+
+
+class EngineAccess(Protocol):
+    """The engine as the service sees it; `EngineClient` is one."""
+
+    restarts: int
+    load_s: float
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def progress(self) -> Progress: ...
+    async def open(self, requests: Sequence[GenerateRequest]) -> Generation: ...
+    async def stats(self) -> dict[str, float]: ...
+    async def flush_cache(self) -> bool: ...
+    def fail_all(self, error: AnychipError) -> None: ...
+
+
+class TextTokenizer(Protocol):
+    @property
+    def vocab_size(self) -> int: ...
+    def encode(self, text: str, add_special: bool = True) -> list[int]: ...
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str: ...
+    def stream(self, skip_special: bool = True) -> Decoder: ...
+
+
+class PromptTemplate(Protocol):
+    """Renders a conversation as one prompt text."""
+
+    @property
+    def supports_thinking(self) -> bool: ...
+    def render(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        add_generation_prompt: bool = True,
+        **variables: object,
+    ) -> str: ...
+
+
+__all__ = ["EngineAccess", "PromptTemplate", "ServerSettings", "TextTokenizer", "ThinkingPolicy"]
