@@ -35,13 +35,8 @@ def make_plan(recipe: Recipe) -> Plan:
     return prepared.plan
 
 
-def prepare(recipe: Recipe, without: frozenset[str] = frozenset()) -> Prepared:
-    """`make_plan`, with the checkpoint left open and the backend loaded.
-
-    Args:
-        recipe: what the user wrote.
-        without: fusion policies that verification refused.
-    """
+def prepare(recipe: Recipe) -> Prepared:
+    """`make_plan`, with the checkpoint left open and the backend loaded."""
     problems: list[AnychipError] = []
     checkpoint = choice = device = None
     try:
@@ -59,7 +54,7 @@ def prepare(recipe: Recipe, without: frozenset[str] = frozenset()) -> Prepared:
             checkpoint.close()
         raise _together(problems)
     try:
-        plan = resolve(recipe, facts_of(checkpoint), choice.backend, device, choice.reason, without)
+        plan = resolve(recipe, facts_of(checkpoint), choice.backend, device, choice.reason)
     except BaseException:
         checkpoint.close()
         raise
