@@ -55,18 +55,29 @@ def check_kernel(
     worst = Comparison(0.0, op.returns[0].name, 0.0, 0.0)
     for arg, one, want in zip(op.returns, got, wanted, strict=True):
         rounding = dtype if _has_own_dtype(op) else one.dtype
-        found = _worst(arg.name, one, want, *op.error.tolerance(rounding, depth))
+        found = _worst(arg.name, one, want, op.error.tolerance(rounding, depth), _smallest(rounding))
         worst = max(worst, found, key=lambda comparison: comparison.ratio)
     return worst
 
 
-def _worst(name: str, got: torch.Tensor, want: torch.Tensor, relative: float, absolute: float) -> Comparison:
+def _smallest(dtype: torch.dtype) -> float:
+    """The distance between the numbers next to 0, below which nothing can be told apart."""
+    if not dtype.is_floating_point:
+        return 0.0
+    info = torch.finfo(dtype)
+    return info.smallest_normal * info.eps
+
+
+def _worst(
+    name: str, got: torch.Tensor, want: torch.Tensor, tolerance: tuple[float, float], smallest: float
+) -> Comparison:
+    relative, absolute = tolerance
     if got.numel() == 0:
         return Comparison(0.0, name, 0.0, 0.0)
     got, want = got.double(), want.double()
     same = (got == want) | (got.isnan() & want.isnan())
     scale = want[want.isfinite()].square().mean().sqrt().item() if bool(want.isfinite().any()) else 0.0
-    bound = relative * want.abs() + absolute * scale
+    bound = relative * want.abs() + absolute * scale + (smallest if relative else 0.0)
     error = torch.where(same, 0.0, (got - want).abs()).nan_to_num(nan=torch.inf)
     ratio = torch.where(same, 0.0, error / bound).nan_to_num(nan=torch.inf, posinf=torch.inf)
     at = int(ratio.argmax())

@@ -1,0 +1,201 @@
+"""Every CPU kernel against the float64 reference, over dtypes and shapes. Knows the SDK's test kit."""
+
+import pytest
+import torch
+
+import anychip_cpu
+from anychip_cpu.kernels import FLOATS, packed, sampling
+from anychip_cpu.kernels.attention_plan import bucketed
+from anychip_sdk import CATALOGUE, load_backend
+from anychip_sdk.ops import paged_attention, sample
+from anychip_sdk.registry import REFERENCE
+from anychip_sdk.testing import check_kernel, random_batch, random_case
+
+BACKEND = load_backend("cpu", anychip_cpu, distribution="anychip-cpu", version="0")
+KERNELS = {
+    f"{kernel.op}-{kernel.name}": kernel
+    for op in CATALOGUE
+    for kernel in BACKEND.ops.kernels(op)
+    if kernel.provider != REFERENCE
+}
+#: tails of vectors and blocks, one row, many rows
+SIZES = [
+    {"tokens": 1, "rows": 1, "hidden": 64, "inner": 64, "out": 32},
+    {"tokens": 2, "hidden": 33, "inner": 17, "out": 1},
+    {"tokens": 16, "hidden": 576, "inner": 96, "out": 130},
+    {"tokens": 67, "rows": 9, "hidden": 40, "inner": 200, "out": 64},
+]
+HEADS = [
+    {"heads": 4, "kv_heads": 4, "head_dim": 16, "page_size": 1},
+    {"heads": 6, "kv_heads": 3, "head_dim": 32, "page_size": 3},
+    {"heads": 9, "kv_heads": 3, "head_dim": 64, "page_size": 16},
+    {"heads": 8, "kv_heads": 1, "head_dim": 80, "page_size": 16},
+    {"heads": 2, "kv_heads": 1, "head_dim": 128, "page_size": 1},
+]
+
+
+def preparer(kernel):
+    """What the engine does to the kernel's weights, or None."""
+    if not kernel.prepares_weight:
+        return None
+
+    def prepare(name, weight):
+        prepared = packed.prepare(name, weight, kernel.op)
+        return weight if prepared is None else prepared.value
+
+    return prepare
+
+
+def check(kernel, dtype, seed, **dimensions):
+    op = CATALOGUE[kernel.op]
+    args = random_case(kernel.op, dtype, seed, strided=seed % 2 == 1, bias=seed % 3 != 2, **dimensions)
+    with torch.inference_mode():
+        found = check_kernel(op, kernel.function, args, dtype, prepare=preparer(kernel))
+    assert found.passed, (kernel.name, dtype, dimensions, found)
+
+
+def uses_heads(kernel):
+    return any("head_dim" in arg.shape for arg in CATALOGUE[kernel.op].args)
+
+
+def test_every_op_has_a_kernel_of_the_backend_in_every_float_dtype():
+    for name in CATALOGUE:
+        covered = {dtype for kernel in KERNELS.values() if kernel.op == name for dtype in kernel.dtypes}
+        assert covered == set(FLOATS), name
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", [name for name, kernel in KERNELS.items() if not uses_heads(kernel)])
+def test_kernels_on_rows_are_within_the_error_model(name, dtype):
+    for seed, sizes in enumerate(SIZES * 2):
+        check(KERNELS[name], dtype, seed, **sizes)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", [name for name, kernel in KERNELS.items() if uses_heads(kernel)])
+def test_kernels_on_heads_are_within_the_error_model(name, dtype):
+    for seed, sizes in enumerate(HEADS * 2):
+        check(KERNELS[name], dtype, seed, pages=320, window=(0, 5, 1)[seed % 3], **sizes)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", ["rope-rope", "qk_norm_rope-qk_norm_rope"])
+def test_heads_are_turned_in_part_where_rotary_dim_is_short(name, dtype):
+    for seed in range(2):
+        check(KERNELS[name], dtype, seed, head_dim=16, rotary_dim=6)
+
+
+@pytest.mark.parametrize("name", [name for name, kernel in KERNELS.items() if kernel.op not in ("sample", "argmax")])
+def test_no_tokens_give_no_results(name):
+    kernel = KERNELS[name]
+    empty = {"tokens": 0, "rows": 0, "decode_rows": 0, "prefill_rows": 0}
+    check(kernel, torch.float32, 0, **empty)
+
+
+@pytest.mark.parametrize(("decode", "prefill"), [(4, 0), (0, 3), (1, 0), (0, 1)])
+def test_attention_takes_steps_of_one_kind(decode, prefill):
+    for seed in range(3):
+        sizes = {"decode_rows": decode, "prefill_rows": prefill, "context_max": 30}
+        check(KERNELS["paged_attention-gathered_flash"], torch.float32, seed, **sizes)
+
+
+def test_attention_over_long_ragged_contexts():
+    """Several buckets of decode rows, prefill in several blocks behind a cached prefix, with and without a window."""
+    generator = torch.Generator().manual_seed(0)
+    batch = random_batch(generator, 4, 1200, [900, 3, 880, 310, 20], [(700, 1500), (600, 600), (1, 5)])
+    q = torch.randn(5 + 700 + 600 + 1, 2, 16, generator=generator)
+    k, v = (torch.randn(1200, 4, 1, 16, generator=generator) for _ in range(2))
+    kernel = KERNELS["paged_attention-gathered_flash"].function
+    for window in (None, 128, 1200):
+        expected = paged_attention(q, k, v, batch, 0.25, window)
+        torch.testing.assert_close(kernel(q, k, v, batch, 0.25, window), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_attention_reads_neighbouring_pages_in_place():
+    generator = torch.Generator().manual_seed(0)
+    k, v = (torch.randn(40, 2, 2, 16, generator=generator) for _ in range(2))
+    scattered = random_batch(generator, 2, 40, [], [(9, 60)])
+    table = torch.arange(3, 33, dtype=torch.int32).unsqueeze(0)
+    batch = type(scattered)(**{**vars(scattered), "page_table": table, "derived": {}})
+    q = torch.randn(9, 4, 16, generator=generator)
+    kernel = KERNELS["paged_attention-gathered_flash"].function
+    torch.testing.assert_close(kernel(q, k, v, batch, 0.25), paged_attention(q, k, v, batch, 0.25))
+    assert next(iter(batch.derived.values())).prefills[0].keys.slots is None
+
+
+def test_decode_rows_are_grouped_by_length():
+    assert bucketed([]) == []
+    assert bucketed([100, 90, 10]) == [[0, 1, 2]]  # short rows are padded: another call costs more
+    assert bucketed([10, 1000, 950, 2000]) == [[3], [1, 2], [0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(64, 48), (192, 64), (97, 65), (576, 192)])
+def test_a_packed_products_row_does_not_depend_on_its_mates(shape, dtype):
+    if dtype not in packed.usable_dtypes():
+        pytest.skip(f"this processor has no packed {dtype} product")
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, shape[1], generator=generator).to(dtype)
+    weight = packed.pack(torch.randn(shape, generator=generator).to(dtype))
+    whole = packed.multiply(x, weight)
+    for rows in (1, 2, 3, 7, 16, 33):
+        assert torch.equal(packed.multiply(x[:rows], weight), whole[:rows])
+
+
+def test_weights_are_packed_for_the_ops_that_ask_and_vectors_are_left():
+    weight = torch.randn(32, 16)
+    assert packed.prepare("weight", weight, "linear").layout == "blocked"
+    assert packed.prepare("weight", weight, "linear").nbytes >= weight.nbytes
+    assert packed.prepare("weight", weight, "embedding") is None
+    assert packed.prepare("bias", weight[0], "linear") is None
+    assert packed.prepare("weight", weight.double(), "linear") is None
+    assert isinstance(packed.prepare("gate_up_weight", weight, "ffn").value, packed.GateUp)
+
+
+def _settings(rows, generator, **fixed):
+    """Sampling settings for some rows; each may be fixed."""
+
+    def uniform(low, high):
+        return torch.rand(rows, generator=generator) * (high - low) + low
+
+    drawn = {
+        "temperature": uniform(0.1, 1.2),
+        "top_k": torch.randint(1, 900, (rows,), generator=generator),
+        "top_p": uniform(0.2, 1.0),
+        "min_p": uniform(0.0, 0.1),
+    }
+    for name, value in fixed.items():
+        drawn[name] = torch.full((rows,), value, dtype=drawn[name].dtype)
+    return tuple(drawn.values())
+
+
+OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+
+
+@pytest.mark.parametrize("scale", [0.1, 4.0])
+@pytest.mark.parametrize("kept", [(), ("top_k",), ("top_p",), ("min_p",), ("top_k", "top_p", "min_p")])
+def test_sampling_from_candidates_gives_the_references_tokens(kept, scale):
+    generator = torch.Generator().manual_seed(len(kept))
+    rows, vocabulary = 24, 5000
+    logits = torch.randn(rows, vocabulary, generator=generator) * scale
+    settings = _settings(rows, generator, **{name: off for name, off in OFF.items() if name not in kept})
+    uniform = torch.rand(rows, generator=generator, dtype=torch.float64)
+    assert torch.equal(sampling.sample(logits, *settings, uniform), sample(logits, *settings, uniform))
+
+
+def test_sampling_from_candidates_keeps_the_order_among_equals():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randint(0, 6, (16, 5000), generator=generator).float()
+    logits[8:] = logits[8:].clamp(min=4)
+    for fixed in (OFF, {**OFF, "top_k": 700}, {**OFF, "top_p": 0.4}):
+        settings = _settings(16, generator, **fixed)
+        uniform = torch.rand(16, generator=generator, dtype=torch.float64)
+        assert torch.equal(sampling.sample(logits, *settings, uniform), sample(logits, *settings, uniform))
+
+
+def test_most_draws_from_peaked_logits_need_no_full_sort():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(32, 20_000, generator=generator) * 4
+    uniform = torch.rand(32, generator=generator, dtype=torch.float64)
+    settings = _settings(32, generator, **{**OFF, "top_p": 0.9, "temperature": 0.7})
+    assert bool(sampling._from_candidates(logits, *settings, uniform)[1].all())

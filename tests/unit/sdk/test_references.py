@@ -1,0 +1,155 @@
+"""The references against formulas written in another way, in float64. Knows no kernel."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from anychip_sdk import CATALOGUE
+from anychip_sdk.ops import (
+    add_rms_norm,
+    ffn,
+    gelu,
+    gelu_mul,
+    kv_write,
+    lm_head,
+    mha,
+    paged_attention,
+    qk_norm_rope,
+    rms_norm,
+    rope,
+    silu_mul,
+)
+from anychip_sdk.testing import check_kernel, random_batch, random_case
+
+F64 = torch.float64
+
+
+def test_every_op_has_a_random_case():
+    for name in CATALOGUE:
+        args = random_case(name, torch.float32, seed=0)
+        assert len(args) == len(CATALOGUE[name].args)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, F64])
+@pytest.mark.parametrize("name", sorted(CATALOGUE))
+def test_each_reference_is_within_its_own_error_model(name, dtype):
+    op = CATALOGUE[name]
+    for seed in range(3):
+        args = random_case(name, dtype, seed, strided=seed == 1, bias=seed != 2)
+        found = check_kernel(op, op.reference, args, dtype)
+        assert found.passed, found
+
+
+def test_rope_is_a_multiplication_by_a_complex_unit():
+    q, k, positions, table = random_case("rope", F64, seed=1, head_dim=16)
+    turned_q, turned_k = rope(q, k, positions, table)
+    cos, sin = table[positions].double().chunk(2, dim=-1)
+    unit = torch.complex(cos, sin).unsqueeze(1)
+    for before, after in ((q, turned_q), (k, turned_k)):
+        expected = torch.complex(*before.chunk(2, dim=-1)) * unit
+        torch.testing.assert_close(after, torch.cat((expected.real, expected.imag), dim=-1))
+
+
+def test_rope_leaves_what_lies_behind_rotary_dim():
+    q, k, positions, table = random_case("rope", F64, seed=1, head_dim=16, rotary_dim=6)
+    turned_q, turned_k = rope(q, k, positions, table)
+    assert torch.equal(turned_q[..., 6:], q[..., 6:])
+    assert torch.equal(turned_k[..., 6:], k[..., 6:])
+    assert not torch.equal(turned_q[..., :6], q[..., :6])
+
+
+def test_rope_depends_on_the_distance_only():
+    q, k, _, table = random_case("rope", F64, seed=3, tokens=1, heads=1, kv_heads=1)
+    products = []
+    for start in (0, 5, 100):
+        turned_q, _ = rope(q, q, torch.tensor([start + 7]), table)
+        _, turned_k = rope(k, k, torch.tensor([start]), table)
+        products.append((turned_q * turned_k).sum())
+    # the table is float32
+    torch.testing.assert_close(products[1], products[0], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(products[2], products[0], rtol=1e-5, atol=1e-5)
+
+
+def test_rms_norm_gives_unit_mean_square():
+    x = torch.randn(3, 64, dtype=F64, generator=torch.Generator().manual_seed(0)) * 7
+    normalised = rms_norm(x, torch.ones(64, dtype=F64), 0.0)
+    torch.testing.assert_close(normalised.square().mean(-1), torch.ones(3, dtype=F64))
+    torch.testing.assert_close(normalised, x / x.square().mean(-1, keepdim=True).sqrt())
+
+
+def test_composed_ops_equal_their_parts():
+    x, residual, weight, eps = random_case("add_rms_norm", F64, seed=2)
+    out, total = add_rms_norm(x, residual, weight, eps)
+    assert torch.equal(total, x + residual)
+    assert torch.equal(out, rms_norm(total, weight, eps))
+    q, k, q_weight, k_weight, eps, positions, table = random_case("qk_norm_rope", F64, seed=2)
+    expected = rope(rms_norm(q, q_weight, eps), rms_norm(k, k_weight, eps), positions, table)
+    for one, other in zip(qk_norm_rope(q, k, q_weight, k_weight, eps, positions, table), expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_activations_equal_their_formulas():
+    gate, up = random_case("silu_mul", F64, seed=4)
+    torch.testing.assert_close(silu_mul(gate, up), gate / (1 + (-gate).exp()) * up)
+    inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
+    torch.testing.assert_close(gelu(gate), 0.5 * gate * (1 + inner.tanh()))
+    torch.testing.assert_close(gelu_mul(gate, up), gelu(gate) * up)
+
+
+def test_ffn_is_down_of_silu_gate_times_up():
+    x, gate_up, gate_up_bias, down, down_bias = random_case("ffn", F64, seed=5)
+    gate, up = (x @ gate_up.T + gate_up_bias).chunk(2, dim=-1)
+    torch.testing.assert_close(
+        ffn(x, gate_up, gate_up_bias, down, down_bias), (gate * gate.sigmoid() * up) @ down.T + down_bias
+    )
+
+
+def test_lm_head_returns_float32_for_bfloat16():
+    x, weight = random_case("lm_head", torch.bfloat16, seed=0)
+    logits = lm_head(x, weight)
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits, x.float() @ weight.float().T)
+
+
+@pytest.mark.parametrize("window", [None, 1, 6, 100])
+@pytest.mark.parametrize("page_size", [1, 3, 16])
+def test_attention_equals_dense_attention_with_a_mask(page_size, window):
+    generator = torch.Generator().manual_seed(page_size)
+    pairs = [(1, 9), (1, 1), (12, 12), (5, 20), (1, 17)]
+    heads, kv_heads, dim = 6, 2, 8
+    batch = random_batch(generator, page_size, 128, [context for _, context in pairs[:2]], pairs[2:])
+    k_cache, v_cache = (
+        torch.full((128, page_size, kv_heads, dim), torch.nan, dtype=F64).contiguous() for _ in range(2)
+    )
+    queries, expected = [], []
+    for row, (length, context) in enumerate(pairs):
+        q, k, v = (torch.randn(n, h, dim, dtype=F64, generator=generator) for n, h in
+                   ((length, heads), (context, kv_heads), (context, kv_heads)))  # fmt: skip
+        at = torch.arange(context)
+        slots = batch.page_table[row].long()[at // page_size] * page_size + at % page_size
+        kv_write(k, v, k_cache, v_cache, slots)
+        query_at = at[context - length :].unsqueeze(1)
+        seen = (at <= query_at) & ((at > query_at - window) if window else True)
+        k, v = (x.repeat_interleave(heads // kv_heads, dim=1).transpose(0, 1) for x in (k, v))
+        dense = scaled_dot_product_attention(q.transpose(0, 1), k, v, attn_mask=seen, scale=0.3)
+        queries.append(q)
+        expected.append(dense.transpose(0, 1))
+    out = paged_attention(torch.cat(queries), k_cache, v_cache, batch, 0.3, window)
+    torch.testing.assert_close(out, torch.cat(expected))
+
+
+def test_mha_does_not_depend_on_where_the_pages_lie():
+    args = random_case("mha", F64, seed=6, page_size=4)
+    first = mha(*(arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args))[0]
+    batch, pages = args[11], args[8].shape[0]
+    order = torch.randperm(pages, generator=torch.Generator().manual_seed(1))
+    moved = list(args)
+    inverse = order.argsort()
+    moved[8], moved[9] = args[8][order], args[9][order]
+    slots = inverse[batch.slots // 4] * 4 + batch.slots % 4
+    moved[10] = slots
+    table = inverse[batch.page_table.long()].int()
+    moved[11] = type(batch)(**{**vars(batch), "page_table": table, "slots": slots, "derived": {}})
+    torch.testing.assert_close(mha(*moved)[0], first)

@@ -1,0 +1,121 @@
+"""Resolving ops to kernels, and the reason for each rejection. Knows no backend."""
+
+import pytest
+import torch
+
+from anychip_sdk import OpKey, OpRegistry, at_least, at_most, multiple_of, one_of
+from anychip_sdk.registry import REFERENCE, Override
+
+BF16 = torch.bfloat16
+KEY = OpKey("linear", 1, BF16)
+
+
+def kernel(*args):
+    return args
+
+
+def other(*args):
+    return args
+
+
+@pytest.fixture
+def registry():
+    made = OpRegistry()
+    made.registrar(REFERENCE).register("linear", kernel, dtypes=(BF16, torch.float32), name="reference")
+    return made
+
+
+def test_the_reference_runs_what_nobody_registered(registry):
+    found = registry.resolve(KEY, {})
+    assert found.is_fallback
+    assert found.reason == "the backend has no kernel for it"
+    assert found.rejected == ()
+
+
+def test_the_first_kernel_that_fits_wins_and_the_rest_say_why_not(registry):
+    chip = registry.registrar("chip")
+    chip.register("linear", kernel, dtypes=(BF16,), requires={"head_dim": one_of(64, 128)}, name="small")
+    chip.register("linear", kernel, dtypes=(torch.float16,), name="half")
+    chip.register("linear", kernel, dtypes=(BF16,), name="good")
+    chip.register("linear", kernel, dtypes=(BF16,), name="late")
+    found = registry.resolve(KEY, {"head_dim": 80})
+    assert (found.kernel.name, found.provider) == ("good", "chip")
+    assert found.reason == "the first of the backend's kernels that fits"
+    assert [(one.kernel, one.reason) for one in found.rejected] == [
+        ("small", "head_dim is 80, it needs one of 64, 128"),
+        ("half", "dtype is bfloat16, it has float16"),
+        ("late", "a kernel before it fits"),
+        ("reference", "a kernel before it fits"),
+    ]
+
+
+def test_when_every_kernel_is_rejected_the_reference_says_so(registry):
+    registry.registrar("chip").register("linear", kernel, dtypes=(torch.float16,))
+    found = registry.resolve(KEY, {})
+    assert found.is_fallback
+    assert found.reason == "every kernel of the backend was rejected"
+
+
+def test_an_override_bans_insists_and_changes_the_dtype(registry):
+    registry.registrar("chip").register("linear", kernel, dtypes=(BF16,))
+    banned = registry.resolve(KEY, {}, [Override("linear", ban=("chip",))])
+    assert banned.is_fallback
+    assert banned.rejected[0].reason == "banned by the recipe's ops.overrides"
+    insisted = registry.resolve(KEY, {}, [Override("linear", provider=REFERENCE)])
+    assert insisted.is_fallback
+    assert insisted.reason == "the recipe's ops.overrides insist on it"
+    wide = registry.resolve(KEY, {}, [Override("linear", compute_dtype=torch.float32)])
+    assert wide.compute_dtype == torch.float32
+    assert wide.is_fallback
+
+
+def test_overrides_of_other_ops_and_dtypes_do_not_apply(registry):
+    registry.registrar("chip").register("linear", kernel, dtypes=(BF16,))
+    overrides = [Override("rope", ban=("chip",)), Override("linear", dtype=torch.float32, ban=("chip",))]
+    assert registry.resolve(KEY, {}, overrides).provider == "chip"
+
+
+def test_bans_add_up_and_nothing_left_is_none_with_all_reasons(registry):
+    registry.registrar("chip").register("linear", kernel, dtypes=(BF16,))
+    overrides = [Override("linear", ban=("chip",)), Override("linear", ban=(REFERENCE,))]
+    assert registry.resolve(KEY, {}, overrides) is None
+    reasons = registry.reject_all(KEY, {}, overrides)
+    assert {one.provider for one in reasons} == {"chip", REFERENCE}
+
+
+@pytest.mark.parametrize(
+    ("need", "good", "bad", "text"),
+    [
+        (one_of(1, 16), 16, 3, "one of 1, 16"),
+        (at_most(128), 128, 129, "at most 128"),
+        (at_least(16), 16, 15, "at least 16"),
+        (multiple_of(8), 64, 60, "a multiple of 8"),
+    ],
+)
+def test_needs_test_and_say_what_they_need(need, good, bad, text):
+    assert need.test(good)
+    assert not need.test(bad)
+    assert not need.test(None)
+    assert need.text == text
+
+
+def test_an_unknown_op_is_refused_with_the_nearest_name(registry):
+    with pytest.raises(ValueError, match="Did you mean 'linear'"):
+        registry.registrar("chip").register("liner", kernel, dtypes=(BF16,))
+
+
+def test_a_wrong_version_no_dtype_and_a_repeated_name_are_refused(registry):
+    chip = registry.registrar("chip")
+    with pytest.raises(ValueError, match="v2; the catalogue has v1"):
+        chip.register("linear", kernel, dtypes=(BF16,), version=2)
+    with pytest.raises(ValueError, match="for no dtype"):
+        chip.register("linear", kernel, dtypes=())
+    chip.register("linear", kernel, dtypes=(BF16,))
+    with pytest.raises(ValueError, match="twice under the name 'kernel'"):
+        chip.register("linear", kernel, dtypes=(BF16,))
+    chip.register("linear", other, dtypes=(BF16,))
+
+
+def test_the_vendor_comes_before_the_reference_whatever_the_order(registry):
+    registry.registrar("chip").register("linear", kernel, dtypes=(BF16,))
+    assert [one.provider for one in registry.kernels("linear")] == ["chip", REFERENCE]
