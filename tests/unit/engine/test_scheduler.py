@@ -1,5 +1,7 @@
 """The step loop: chunks, mixed batches, stopping, forks, retraction, abort, and what the queue refuses."""
 
+import statistics
+import time
 from collections.abc import Callable
 
 import pytest
@@ -212,6 +214,23 @@ def test_the_youngest_is_retracted_and_goes_to_the_front() -> None:
     assert [sequence.id for sequence in waiting] == ["2", "later"]
 
 
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_a_prompt_retracted_half_way_keeps_its_forks_and_what_it_computed(prefix_cache: bool) -> None:
+    bench = Bench(config(page_size=1, chunked_prefill_size=2, prefix_cache=prefix_cache), 40)
+    bench.be_hopeful()
+    bench.add("a", [1] * 3, max_tokens=30)
+    bench.add("b", [2] * 30, n=2, max_tokens=3)
+    while bench.scheduler.stats().retractions == 0:
+        bench.step()
+    [waiting] = bench.scheduler._waiting
+    assert (waiting.id, waiting.width, waiting.output_count) == ("b", 2, 0)
+    assert bench.scheduler._tables.match(waiting).pages > 0 or not prefix_cache
+    bench.drain()
+    bench.check_outputs()
+    assert bench.last["b", 1].cached_tokens == 0
+    bench.check_empty()
+
+
 def test_own_recompute_is_not_a_hit() -> None:
     bench = tight()
     bench.drain()
@@ -405,3 +424,19 @@ def test_the_pages_of_the_statistics_add_up() -> None:
     stats = bench.scheduler.stats()
     assert (stats.requests, stats.finished, stats.aborted, stats.running, stats.waiting) == (3, 3, 0, 0, 0)
     assert stats.completion_tokens == 270
+
+
+def test_a_step_of_sixteen_decodes_costs_less_than_half_a_millisecond() -> None:
+    bench = Bench(config(max_running_requests=16, page_size=16, context_length=10_000), 1000)
+    for number in range(16):
+        bench.add(str(number), [number % 11] * 500, max_tokens=400)
+    scheduler, times = bench.scheduler, []
+    for _ in range(400):
+        begin_s = time.process_time()
+        batch = scheduler.schedule()
+        assert batch is not None
+        scheduler.commit(batch, [1] * batch.samples)
+        if batch.decode_rows == 16:
+            times.append(time.process_time() - begin_s)
+    assert len(times) > 200
+    assert statistics.median(times) < 0.5e-3

@@ -133,7 +133,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 TestSchedulerMachine = SchedulerMachine.TestCase
 TestSchedulerMachine.settings = settings(
-    max_examples=150,
+    max_examples=80,
     stateful_step_count=50,
     deadline=None,
     derandomize=True,

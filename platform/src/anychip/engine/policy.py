@@ -38,7 +38,7 @@ class LongestPrefixFirst:
     are compared. So the wait is bounded, and so is the work per step.
     """
 
-    WINDOW = 128
+    WINDOW = 64
     PATIENCE = 16
 
     def __init__(self, tables: KVTables, shared_prefix_tokens: int) -> None:

@@ -64,18 +64,21 @@ class RadixCache:
 
     def match(self, namespace: str, key: bytes | bytearray, pages_max: int) -> Match:
         """The longest cached prefix of the key, at most `pages_max` pages. Changes nothing, not even the LRU order."""
-        node, found, pages = self._roots.get(namespace), None, 0
-        node_pages = 0
-        while node is not None and pages < pages_max:
-            start = pages * self._page_bytes
-            child = node.children.get(bytes(key[start : start + self._page_bytes]))
+        size = self._page_bytes
+        end = min(pages_max, len(key) // size) * size
+        node, found = self._roots.get(namespace), None
+        start = node_pages = 0
+        while node is not None and start < end:
+            child = node.children.get(bytes(key[start : start + size]))
             if child is None:
                 break
-            node_pages = self._common_pages(child.key, key, start, pages_max - pages)
             found = child
-            pages += node_pages
-            node = child if node_pages == len(child.pages) else None
-        return Match(found, node_pages, pages)
+            if len(child.key) <= end - start and key.startswith(child.key, start):
+                node, node_pages = child, len(child.pages)
+            else:
+                node, node_pages = None, self._common_pages(child.key, key, start, end)
+            start += node_pages * size
+        return Match(found, node_pages, start // size)
 
     def lock(self, match: Match) -> tuple[Node | None, list[int]]:
         """Keep a match from eviction: (the node to unlock later, its pages in order). Splits a partly matched node."""
@@ -167,20 +170,16 @@ class RadixCache:
     def is_queued(self, node: Node) -> bool:
         return node.ticket != 0
 
-    def _common_pages(self, run: bytes, key: bytes | bytearray, start: int, limit: int) -> int:
-        """Whole pages that `run` and `key[start:]` have in common, at most `limit`."""
+    def _common_pages(self, run: bytes, key: bytes | bytearray, start: int, end: int) -> int:
+        """Whole pages that `run` and `key[start:end]` have in common, less than all of the run."""
         size = self._page_bytes
-        high = min(len(run), len(key) - start) // size
-        high = min(high, limit)
-        if key.startswith(run[: high * size], start):
-            return high
-        low = 0  # the first `low` pages are equal, the first `high` are not
-        while high - low > 1:
-            middle = (low + high) // 2
+        low, high = 0, min(len(run), end - start) // size
+        while low < high:  # the first `low` pages are equal, no more than `high` are
+            middle = (low + high + 1) // 2
             if key.startswith(run[low * size : middle * size], start + low * size):
                 low = middle
             else:
-                high = middle
+                high = middle - 1
         return low
 
     def _attach(self, node: Node, tail: bytes, pages: list[int], held: Node | None) -> Node:
