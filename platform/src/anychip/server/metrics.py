@@ -80,12 +80,8 @@ class Metrics:
         """The page for a scrape; each of the engine's `stats` becomes a gauge, under SGLang's name or engine_<name>."""
         for name, value in stats.items():
             self._set_gauge(GAUGE_NAMES.get(name) or (name if name in ALWAYS else f"engine_{name}"), value)
-        pages = stats.get("pages_total", 0.0)
-        if pages:
-            unused = stats.get("pages_free", 0.0) + stats.get("pages_evictable", 0.0)
-            self._set_gauge("token_usage", 1.0 - unused / pages)
-        if stats.get("prompt_tokens"):
-            self._set_gauge("cache_hit_rate", stats.get("cached_tokens", 0.0) / stats["prompt_tokens"])
+        for name, value in kv_gauges(stats).items():
+            self._set_gauge(name, value)
         self._set_gauge("gen_throughput", self._rate.per_second(time.monotonic()))
         return generate_latest(self.registry)
 
@@ -101,6 +97,26 @@ class Metrics:
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(PREFIX + name, text, buckets=buckets, registry=self.registry)
+
+
+def kv_gauges(stats: Mapping[str, float]) -> dict[str, float]:
+    """The pool's pages as tokens; nothing of what the engine doesn't tell."""
+    gauges = {}
+    total, size = stats.get("pages_total", 0.0), stats.get("page_size", 1.0)
+    if total:
+        free, evictable = stats.get("pages_free", 0.0), stats.get("pages_evictable", 0.0)
+        used = total - free - evictable
+        gauges = {
+            "max_total_num_tokens": total * size,
+            "kv_available_tokens": free * size,
+            "kv_evictable_tokens": evictable * size,
+            "kv_used_tokens": used * size,
+            "num_used_tokens": used * size,
+            "token_usage": used / total,
+        }
+    if stats.get("prompt_tokens"):
+        gauges["cache_hit_rate"] = stats.get("cached_tokens", 0.0) / stats["prompt_tokens"]
+    return gauges
 
 
 class TokenRate:
@@ -125,4 +141,4 @@ class TokenRate:
         return sum(tokens for second, tokens in self._seconds if since <= second < int(now_s)) / self.WINDOW_S
 
 
-__all__ = ["Metrics", "TokenRate"]
+__all__ = ["Metrics", "TokenRate", "kv_gauges"]

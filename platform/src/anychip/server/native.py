@@ -38,9 +38,15 @@ class NativeSampling(SamplingBody):
     }
 
 
+def _checked(value: object) -> object:
+    """The prompts as they were given: a list of one is answered by a list."""
+    as_prompts(value)
+    return value
+
+
 class GenerateBody(Body):
-    text: Annotated[object, BeforeValidator(as_prompts)] = None
-    input_ids: Annotated[object, BeforeValidator(as_prompts)] = None
+    text: Annotated[object, BeforeValidator(_checked)] = None
+    input_ids: Annotated[object, BeforeValidator(_checked)] = None
     sampling_params: dict[str, object] = Field(default_factory=dict)
     stream: bool = False
     rid: str | None = Field(default=None, max_length=200)
@@ -53,6 +59,7 @@ class GenerateBody(Body):
         "token_ids_logprob": (),
         "return_text_in_logprobs": OFF,
         "return_hidden_states": OFF,
+        "return_routed_experts": OFF,
         "image_data": ([],),
         "video_data": ([],),
         "audio_data": ([],),
@@ -101,7 +108,7 @@ class NativeReply:
         self._run = run
         self._id = body.rid or run.job.id
         given = body.text if body.input_ids is None else body.input_ids
-        self._is_list = run.choices > 1 or len(as_prompts(given)) > 1
+        self._is_list = run.choices > 1 or (isinstance(given, list) and not isinstance(given[0], int))
         self._started_s = time.monotonic()
 
     async def whole(self) -> object:

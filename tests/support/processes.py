@@ -1,0 +1,100 @@
+"""What tests of real processes share: the environment of children, waiting with an end, the stub service."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+
+TESTS = Path(__file__).resolve().parents[1]
+ROOT = TESTS.parent
+SOURCES = (ROOT / "sdk/src", ROOT / "platform/src", TESTS)
+
+
+def child_env(**more):
+    """This environment, with the sources on the path and temporary files in a place of their own."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, SOURCES)), **more}
+
+
+def wait_until(condition, limit_s=30.0, what="it"):
+    """The condition's first true value."""
+    deadline_s = time.monotonic() + limit_s
+    while time.monotonic() < deadline_s:
+        if found := condition():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"{what} did not happen within {limit_s} s")
+
+
+class StubService:
+    """`support/serve_stub.py` as a process."""
+
+    def __init__(self, options):
+        self.folder = tempfile.TemporaryDirectory(prefix="t-", dir="/tmp")
+        self.log = Path(self.folder.name) / "log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(TESTS / "support/serve_stub.py"), json.dumps(options)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=child_env(TMPDIR=self.folder.name),
+                text=True,
+            )
+        line = self.process.stdout.readline()
+        assert line, self.log.read_text()
+        self.url = f"http://127.0.0.1:{int(line)}"
+        self.client = httpx.Client(base_url=self.url, timeout=30)
+
+    def health(self):
+        try:
+            return self.client.get("/health").json()["status"]
+        except httpx.TransportError:
+            return "unreachable"
+
+    def wait_for(self, status="ready"):
+        wait_until(lambda: self.health() == status, what=f"health {status}")
+        return self
+
+    def worker(self):
+        """The worker's process."""
+        return wait_until(lambda: psutil.Process(self.process.pid).children(), what="a worker")[0]
+
+    def complete(self, **fields):
+        return self.client.post("/v1/completions", json={"prompt": "hi", **fields})
+
+    @contextlib.contextmanager
+    def streaming(self, **fields):
+        """An open stream, whose first frame has come; gives the lines that follow."""
+        body = {"prompt": "hi", "max_tokens": 3000, "stream": True, **fields}
+        with self.client.stream("POST", "/v1/completions", json=body) as reply:
+            lines = (line for line in reply.iter_lines() if line)
+            next(lines)
+            yield lines
+
+    def left_files(self):
+        return sorted(path.name for path in Path(self.folder.name).iterdir() if path != self.log)
+
+    def close(self):
+        self.client.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        self.process.stdout.close()
+        self.folder.cleanup()
+
+
+@contextlib.contextmanager
+def stub_service(**options):
+    service = StubService(options)
+    try:
+        yield service
+    finally:
+        service.close()

@@ -1,0 +1,164 @@
+"""Health, models, metrics, tokens, keys, limits."""
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from support.local_client import Asker
+from support.stub_core import StubCore
+
+from anychip.server.metrics import Metrics, TokenRate, kv_gauges
+
+
+def metric(asker, name):
+    page = asker.ask("GET", "/metrics").text
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            if sample.name == name and not sample.labels:
+                return sample.value
+    raise KeyError(name)
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+@pytest.mark.parametrize(("state", "status"), [("ready", 200), ("loading", 503), ("dead", 503), ("restarting", 503)])
+def test_health_is_good_only_while_requests_are_taken(path, state, status):
+    asker = Asker()
+    asker.client.state = state
+    reply = asker.ask("GET", path)
+    assert reply.status_code == status
+    assert reply.json()["status"] == state
+    if state == "loading":
+        assert reply.json()["progress"] == {"stage": "weights", "done": 1, "total": 2, "detail": "half"}
+
+
+def test_a_draining_service_takes_no_more_requests():
+    asker = Asker()
+    asker.service.drain()
+    assert asker.ask("GET", "/health").status_code == 503
+    assert asker.complete().status_code == 503
+
+
+def test_models_lists_every_name():
+    asker = Asker(aliases=("other/name",))
+    assert [card["id"] for card in asker.ask("GET", "/v1/models").json()["data"]] == ["stub", "other/name"]
+    assert asker.ask("GET", "/v1/models/other/name").json()["root"] == "stub"
+    assert asker.ask("GET", "/v1/models/none").status_code == 404
+
+
+def test_text_and_tokens_convert_both_ways():
+    asker = Asker()
+    reply = asker.post("/tokenize", {"prompt": "hé"}).json()
+    assert reply["tokens"] == list("hé".encode())
+    assert reply["count"] == 3
+    assert asker.post("/detokenize", {"tokens": reply["tokens"]}).json() == {"text": "hé"}
+    assert asker.post("/detokenize", {"tokens": [5000]}).json()["error"]["param"] == "tokens"
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_the_cache_is_flushed_only_when_nothing_runs(method):
+    asker = Asker()
+    assert asker.ask(method, "/flush_cache").json() == {"flushed": True}
+    asker.core.flush_cache = lambda: False
+    assert asker.ask(method, "/flush_cache").status_code == 400
+
+
+def test_server_info_shows_the_plan_and_the_engines_numbers_but_no_key():
+    asker = Asker(plan={"backend": "reference"}, api_key="secret")
+    reply = asker.ask("GET", "/server_info", headers={"authorization": "Bearer secret"})
+    assert reply.json()["plan"] == {"backend": "reference"}
+    assert reply.json()["stats"]["pages_total"] == 10
+    assert "secret" not in reply.text
+    assert "secret" not in repr(asker.service.settings)
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [(None, 401), ("Bearer wrong", 401), ("Basic secret", 401), ("Bearer secret", 200), ("bearer secret", 200)],
+)
+def test_a_key_is_asked_for_where_one_is_set(header, status):
+    asker = Asker(api_key="secret")
+    reply = asker.ask("GET", "/v1/models", headers={} if header is None else {"authorization": header})
+    assert reply.status_code == status
+    if status == 401:
+        assert reply.json()["error"]["code"] == "invalid_api_key"
+    assert asker.ask("GET", "/health").status_code == 200
+
+
+def test_unknown_paths_and_methods_answer_in_the_same_shape():
+    asker = Asker()
+    assert asker.ask("GET", "/nope").json()["error"]["code"] == 404
+    wrong = asker.ask("GET", "/v1/completions")
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, 405)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_full_queue_is_429_before_any_header_of_a_stream(stream):
+    asker = Asker(core=StubCore(max_queued=0))
+    reply = asker.chat(stream=stream)
+    assert reply.status_code == 429
+    assert reply.headers["retry-after"] == "2"
+    assert reply.json()["error"]["type"] == "rate_limit_error"
+
+
+def test_of_several_prompts_none_runs_when_one_is_refused():
+    asker = Asker(core=StubCore(max_queued=1, endless=True))
+    assert asker.complete(["a", "b"]).status_code == 429
+    assert asker.core.running == []
+
+
+def test_metrics_count_requests_and_tokens():
+    asker = Asker(["a", "b"])
+    asker.complete(n=2)
+    asker.chat(stream=True)
+    assert metric(asker, "anychip:num_requests_total") == 2
+    assert metric(asker, "anychip:generation_tokens_total") == 6
+    assert metric(asker, "anychip:time_to_first_token_seconds_count") == 2
+    assert metric(asker, "anychip:e2e_request_latency_seconds_count") == 2
+    assert metric(asker, "anychip:num_aborted_requests_total") == 0
+    assert metric(asker, "anychip:num_running_reqs") == 0
+    assert metric(asker, "anychip:startup_time_seconds") == 1.5
+
+
+def test_unknown_paths_share_one_label():
+    asker = Asker()
+    for number in range(5):
+        asker.ask("GET", f"/nope/{number}")
+    page = asker.ask("GET", "/metrics").text
+    assert 'endpoint="other",method="GET"} 5.0' in page
+    assert "/nope" not in page
+
+
+def test_statistics_of_any_name_can_be_shown():
+    page = Metrics().render({"prompt_tokens": 3.0, "odd name!": 1.0, "running": 2.0}).decode()
+    assert "anychip:engine_prompt_tokens 3.0" in page
+    assert "anychip:engine_odd_name_ 1.0" in page
+    assert "anychip:num_running_reqs 2.0" in page
+
+
+def test_pages_are_shown_as_tokens():
+    stats = {"pages_total": 10, "pages_free": 4, "pages_evictable": 1, "page_size": 16}
+    stats |= {"prompt_tokens": 8, "cached_tokens": 2}
+    gauges = kv_gauges(stats)
+    assert gauges["kv_available_tokens"] == 64
+    assert gauges["kv_used_tokens"] == 80
+    assert gauges["token_usage"] == 0.5
+    assert gauges["cache_hit_rate"] == 0.25
+
+
+def test_throughput_is_over_the_last_whole_seconds():
+    rate = TokenRate()
+    for second in range(100, 130):
+        rate.add(20, second + 0.5)
+    assert rate.per_second(130.1) == 20
+    assert rate.per_second(135.1) == 10
+    assert rate.per_second(200.0) == 0
+
+
+def test_the_log_has_one_line_a_request_no_prompt_and_no_probe(capsys):
+    asker = Asker(["reply-text"])
+    asker.chat("secret-prompt")
+    for path in ("/health", "/ready", "/metrics"):
+        asker.ask("GET", path)
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1
+    assert "/v1/chat/completions" in said
+    assert "secret-prompt" not in said
+    assert "reply-text" not in said

@@ -1,0 +1,124 @@
+"""Whether a request's model thinks."""
+
+import json
+
+import pytest
+from support.local_client import Asker, events_of
+from support.stub_text import StubTemplate
+
+from anychip.server.thinking import template_variables
+from anychip_sdk.errors import RequestInvalid
+
+
+def variables(policy="auto", supported=True, top=None, inner=None):
+    return template_variables(policy, supported, top, {} if inner is None else {"enable_thinking": inner})
+
+
+@pytest.mark.parametrize(
+    ("policy", "top", "inner", "expected"),
+    [
+        ("auto", None, None, {}),
+        ("auto", True, None, {"enable_thinking": True}),
+        ("auto", None, False, {"enable_thinking": False}),
+        ("auto", False, False, {"enable_thinking": False}),
+        ("off", None, None, {"enable_thinking": False}),
+        ("off", False, None, {"enable_thinking": False}),
+        ("on", None, None, {"enable_thinking": True}),
+        ("on", None, True, {"enable_thinking": True}),
+    ],
+)
+def test_recipe_and_request_decide_together(policy, top, inner, expected):
+    assert variables(policy, True, top, inner) == expected
+
+
+@pytest.mark.parametrize(
+    ("policy", "supported", "top", "inner", "message"),
+    [
+        ("off", True, True, None, "recipe fixes"),
+        ("on", True, None, False, "recipe fixes"),
+        ("auto", True, True, False, "contradict"),
+        ("auto", False, True, None, "no thinking"),
+        ("auto", True, None, "false", "true or false"),
+        ("auto", True, None, 0, "true or false"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(policy, supported, top, inner, message):
+    with pytest.raises(RequestInvalid, match=message):
+        variables(policy, supported, top, inner)
+
+
+def test_switching_off_what_a_model_lacks_is_no_error():
+    assert variables("off", False, False) == {}
+
+
+def test_other_template_variables_pass_and_reserved_ones_do_not():
+    assert template_variables("auto", True, None, {"flavour": "dry"}) == {"flavour": "dry"}
+    with pytest.raises(RequestInvalid, match="set by the service"):
+        template_variables("auto", True, None, {"messages": []})
+
+
+@pytest.mark.parametrize("value", ["false", 0, 1, "true", []])
+@pytest.mark.parametrize("where", ["top", "inner"])
+def test_a_switch_that_is_no_boolean_is_refused_by_name(value, where):
+    asker = Asker(template=StubTemplate(thinking=True))
+    fields = {"enable_thinking": value} if where == "top" else {"chat_template_kwargs": {"enable_thinking": value}}
+    reply = asker.chat(**fields)
+    assert reply.status_code == 400
+    assert "enable_thinking" in reply.json()["error"]["param"]
+
+
+PIECES = ["<think>", "\nhm", "\n</th", "ink>\n\n", "yes"]
+
+
+def both_ways(asker, **fields):
+    """Reasoning, content and finish of one chat, the same with a stream and without."""
+    whole = asker.chat(**fields).json()["choices"][0]
+    chunks, done = events_of(asker.chat(stream=True, **fields))
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    streamed = tuple("".join(delta.get(key) or "" for delta in deltas) for key in ("reasoning_content", "content"))
+    message = whole["message"]
+    assert done
+    assert streamed == (message["reasoning_content"] or "", message["content"])
+    assert chunks[-1]["choices"][0]["finish_reason"] == whole["finish_reason"]
+    return *streamed, whole["finish_reason"]
+
+
+def test_thinking_comes_as_reasoning_content():
+    assert both_ways(Asker(PIECES, StubTemplate(thinking=True))) == ("hm", "yes", "stop")
+
+
+def test_thinking_cut_by_length_is_all_reasoning():
+    asker = Asker(PIECES, StubTemplate(thinking=True))
+    assert both_ways(asker, max_tokens=2) == ("hm", "", "length")
+    opened = Asker(PIECES[1:], StubTemplate(thinking=True, opens=True))
+    assert both_ways(opened, max_tokens=1) == ("hm", "", "length")
+
+
+def test_thinking_ended_without_a_closer_is_all_reasoning():
+    assert both_ways(Asker(PIECES[:2], StubTemplate(thinking=True))) == ("hm", "", "stop")
+
+
+def test_a_stop_string_works_within_thinking():
+    assert both_ways(Asker(PIECES, StubTemplate(thinking=True)), stop="m") == ("h", "", "stop")
+
+
+def test_without_separation_the_text_stays_whole():
+    asker = Asker(PIECES, StubTemplate(thinking=True))
+    assert both_ways(asker, separate_reasoning=False) == ("", "".join(PIECES), "stop")
+
+
+def test_switched_off_the_text_stays_whole():
+    asker = Asker(PIECES, StubTemplate(thinking=True))
+    assert both_ways(asker, enable_thinking=False) == ("", "".join(PIECES), "stop")
+    assert asker.template.variables == {"enable_thinking": False}
+
+
+def test_a_model_without_thinking_is_not_split():
+    assert both_ways(Asker(PIECES)) == ("", "".join(PIECES), "stop")
+
+
+def test_reasoning_tokens_are_counted():
+    usage = Asker(PIECES, StubTemplate(thinking=True)).chat().json()["usage"]
+    assert usage["completion_tokens"] == 6
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": 3}
+    assert json.dumps(usage)
