@@ -49,7 +49,10 @@ class StubService:
                 text=True,
             )
         line = self.process.stdout.readline()
-        assert line, self.log.read_text()
+        if not line:
+            said = self.log.read_text()
+            self._end()
+            raise AssertionError(f"the service did not start: {said}")
         self.url = f"http://127.0.0.1:{int(line)}"
         self.client = httpx.Client(base_url=self.url, timeout=30)
 
@@ -84,6 +87,9 @@ class StubService:
 
     def close(self):
         self.client.close()
+        self._end()
+
+    def _end(self):
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(10)

@@ -6,11 +6,11 @@ import signal
 
 import psutil
 import pytest
-from support.processes import child_env
 
 from anychip.engine.client import Backoff, EngineClient, WorkerFailed
 from anychip.engine.request import GenerateRequest, SamplingParams
 from anychip_sdk.errors import AnychipError, EngineDead, QueueFull, RequestInvalid
+from support.processes import child_env
 
 LIMIT_S = 60
 
@@ -38,6 +38,11 @@ def request(name="a", prompt=(1, 2, 3), **params):
 
 async def tokens_of(client, one):
     return [token async for event in client.generate(one) for token in event.token_ids]
+
+
+async def to_end(generation):
+    while await generation.next():
+        pass
 
 
 def test_requests_bring_their_tokens_side_by_side():
@@ -103,8 +108,7 @@ def test_a_killed_worker_fails_what_ran_and_comes_back(busy):
         os.kill(pid, signal.SIGKILL)
         if generation is not None:
             with pytest.raises(EngineDead, match="signal 9"):
-                while await generation.next():
-                    pass
+                await to_end(generation)
         while client.state == "ready":
             await asyncio.sleep(0.005)
         with pytest.raises(EngineDead):

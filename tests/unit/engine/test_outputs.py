@@ -1,10 +1,9 @@
 """Token events as text, choice by choice."""
 
-from support.stub_text import StubTokenizer
-
 from anychip.engine.outputs import ChoiceAssembler, Usage
 from anychip.engine.request import TokenEvent
 from anychip.server.reasoning import ReasoningSplitter
+from support.stub_text import StubTokenizer
 
 
 def event(tokens, finish=None, *, index=0, done=0, stop=None, request="r", cached=0):

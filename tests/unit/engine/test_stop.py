@@ -1,5 +1,7 @@
 """Stop strings in text that arrives in pieces."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,7 +50,7 @@ def test_without_stops_text_passes():
 )
 def test_the_result_does_not_depend_on_where_the_text_is_cut(text, stops, cuts):
     marks = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    pieces = [text[start:end] for start, end in zip(marks, marks[1:], strict=False)]
+    pieces = [text[start:end] for start, end in pairwise(marks)]
     assert run(stops, pieces) == run(stops, list(text))
 
 

@@ -4,12 +4,12 @@ import threading
 
 import pytest
 import zmq
-from support.stub_core import StubCore
 
 from anychip.engine import messages
 from anychip.engine.request import GenerateRequest, SamplingParams
 from anychip.engine.worker import Worker, load_factory
 from anychip_sdk.errors import UsageError
+from support.stub_core import StubCore
 
 
 class Pair:

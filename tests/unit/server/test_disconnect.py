@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+
 from support.local_client import Asker, RawRequest
 from support.stub_core import StubCore
 

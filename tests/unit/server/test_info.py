@@ -2,10 +2,10 @@
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from support.local_client import Asker
-from support.stub_core import StubCore
 
 from anychip.server.metrics import Metrics, TokenRate, kv_gauges
+from support.local_client import Asker
+from support.stub_core import StubCore
 
 
 def metric(asker, name):

@@ -1,5 +1,7 @@
 """Thinking told from the answer."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from anychip.server.reasoning import ReasoningSplitter
 def split(text, *, opened=False, cuts=()):
     splitter = ReasoningSplitter(is_opened=opened)
     marks = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    parts = [splitter.push(text[start:end]) for start, end in zip(marks, marks[1:], strict=False)]
+    parts = [splitter.push(text[start:end]) for start, end in pairwise(marks)]
     parts.append(splitter.finish())
     return "".join(part.reasoning for part in parts), "".join(part.content for part in parts)
 

@@ -1,6 +1,7 @@
 """What a stream brings is what a whole reply brings."""
 
 import pytest
+
 from support.local_client import Asker, events_of
 from support.stub_core import StubCore
 

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from support.local_client import Asker, events_of
-from support.stub_text import StubTemplate
 
 from anychip.server.thinking import template_variables
 from anychip_sdk.errors import RequestInvalid
+from support.local_client import Asker, events_of
+from support.stub_text import StubTemplate
 
 
 def variables(policy="auto", supported=True, top=None, inner=None):

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from support.local_client import Asker
 from support.stub_text import VOCAB
 
