@@ -69,6 +69,9 @@ def handler(mode: str) -> type[BaseHTTPRequestHandler]:
                 self.reply(400, {"error": {"message": "no", "type": "invalid_request_error"}})
                 return
             deltas = [{"role": "assistant"}, {"reasoning_content": "Hm."}, {"content": "You said "}, {"content": said}]
+            if said == "forever":
+                self.stream_on()
+                return
             lines = [f"data: {json.dumps({'choices': [{'delta': delta}]})}\n\n" for delta in deltas]
             if said == "break":
                 lines.append('data: {"error": {"message": "the engine died"}}\n\n')
@@ -78,6 +81,17 @@ def handler(mode: str) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
+
+        def stream_on(self) -> None:
+            """Answer until the client leaves."""
+            self.send_response(200)
+            self.end_headers()
+            line = f"data: {json.dumps({'choices': [{'delta': {'content': 'on '}}]})}\n\n".encode()
+            try:
+                while not threading.Event().wait(0.01):
+                    self.wfile.write(line)
+            except (BrokenPipeError, ConnectionResetError):
+                sys.stderr.write("the client left\n")
 
         def reply(self, status: int, body: dict[str, object]) -> None:
             data = json.dumps(body).encode()

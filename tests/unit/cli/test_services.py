@@ -245,6 +245,21 @@ def test_chat_ends_with_its_input(service, capsys, monkeypatch):
     assert capsys.readouterr().out == "Hm.\nYou said last\n"
 
 
+def test_ctrl_c_cancels_an_answer_and_the_chat_goes_on(service, store):
+    command = [sys.executable, "-m", "anychip", "chat"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as chat:
+        chat.stdin.write("forever\n")
+        chat.stdin.flush()
+        assert chat.stdout.read(6) == "on on "
+        chat.send_signal(signal.SIGINT)
+        until(lambda: "the client left" in store.files("svc").log.read_text())
+        out, err = chat.communicate("two\n/quit\n", timeout=20)
+    assert out.endswith("Hm.\nYou said two\n")
+    assert "cancelled" in err
+    assert chat.returncode == 0
+
+
 def test_chat_with_a_service_that_does_not_run_says_how_to_start_it(service, store, capsys):
     services.down(store, "svc")
     assert main(["chat"]) == 4
