@@ -55,9 +55,6 @@ VENDOR_WORDS = frozenset(
         "xre",
     ]
 )
-# Where a vendor's word is an example for the reader and nothing is done with it.
-EXAMPLES = {("sdk/src/anychip_sdk/device.py", "cuda"), ("sdk/src/anychip_sdk/device.py", "kunlun")}
-
 # Imported by a neighbour and not meant for anybody else.
 UNLISTED = {("anychip.server.openai.protocol", "OFF")}
 
@@ -81,7 +78,7 @@ def test_platform_and_sdk_name_no_vendor():
         for path in modules(*NEUTRAL)
         for word in sorted(words(path.read_text(encoding="utf-8")) & VENDOR_WORDS)
     ]
-    assert [one for one in named if one not in EXAMPLES] == []
+    assert named == []
 
 
 def test_files_of_the_platform_and_the_sdk_name_no_vendor_either():

@@ -254,14 +254,20 @@ def _check_requires(recipe: Recipe, backend: Backend, device: DeviceInfo) -> Non
     """backend.requires against what is there; all problems at once."""
     required = recipe.backend.requires
     problems = []
-    wanted = {"plugin": (required.plugin, backend.version), "driver": (required.driver, device.versions.get("driver"))}
-    for what, (specifier, present) in wanted.items():
-        if specifier is None:
+    driver, runtime = device.versions.get("driver"), device.versions.get("runtime")
+    wanted = (
+        ("backend.requires.plugin", required.plugin, backend.version),
+        ("backend.requires.driver", required.driver, driver),
+        ("the backend's own driver range", backend.info.requirements.driver, driver),
+        ("the backend's own runtime range", backend.info.requirements.runtime, runtime),
+    )
+    for what, specifier, present in wanted:
+        if not specifier:
             continue
         if present is None:
-            problems.append(f"backend.requires.{what} is '{specifier}'; device {device.name} reports no {what} version")
+            problems.append(f"{what} is '{specifier}'; device {device.name} reports no such version")
         elif not _satisfies(present, specifier):
-            problems.append(f"backend.requires.{what} is '{specifier}'; {present} is there")
+            problems.append(f"{what} is '{specifier}'; {present} is there")
     if problems:
         raise PreconditionFailed(f"backend '{backend.name}' ({backend.distribution}): " + "; ".join(problems))
     if required.conformance is not None:

@@ -54,8 +54,8 @@ class ModelSection(Section):
         Field(description="The type of weights and activations. auto: the checkpoint's own, where the device has it."),
     ] = "auto"
     quantization: Annotated[
-        Literal["none", "auto"],
-        Field(description="Whether weights stay quantized on the device. none: expanded to dtype; auto: as stored."),
+        Literal["none"],
+        Field(description="How weights are held on the device. none: expanded to dtype, however they are stored."),
     ] = "none"
     context_length: Annotated[
         Count | None,
@@ -225,7 +225,7 @@ class ServerSection(Section):
 
 
 class SloSection(Section):
-    """What is promised; measured and reported, never enforced."""
+    """What is promised; recorded with the service, never enforced."""
 
     ttft_p95: Annotated[
         Seconds | None,
@@ -257,7 +257,7 @@ class Recipe(Section):
     )
     ops: Annotated[OpsSection, Field(description="Which kernels.")] = OpsSection()
     server: Annotated[ServerSection, Field(description="Where the service listens, and to whom.")] = ServerSection()
-    slo: Annotated[SloSection, Field(description="What is promised; measured and reported, never enforced.")] = (
+    slo: Annotated[SloSection, Field(description="What is promised; recorded with the service, never enforced.")] = (
         SloSection()
     )
 
