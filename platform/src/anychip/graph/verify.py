@@ -120,7 +120,7 @@ def _random_weights(model: ModelGraph, dtype: torch.dtype) -> dict[str, torch.Te
         if len(spec.shape) > 1:
             value = torch.randn(spec.shape, generator=generator) * spec.shape[-1] ** -0.5
         else:
-            value = 1 + 0.1 * torch.randn(spec.shape, generator=generator)
+            value = 1 + 0.5 * torch.randn(spec.shape, generator=generator)  # spread, so that swapped norms show
         found[spec.name] = value.to(dtype)
     return found
 
