@@ -1,0 +1,150 @@
+"""Backends that are not there, configs without checkpoints, and plans of the two. Knows shapes; opens no file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anychip.models.config import ModelConfig
+from anychip.plan.plan import Plan
+from anychip.plan.resolve import CheckpointFacts, resolve
+from anychip.recipe.schema import Recipe
+from anychip_sdk.backend import Backend, BackendInfo, load_backend
+from anychip_sdk.device import Capabilities, Device, DeviceConfig, DeviceInfo
+from anychip_sdk.hooks import hookimpl
+from anychip_sdk.ops import CATALOGUE
+from anychip_sdk.registry import Registrar
+from anychip_sdk.testing import ReferenceDevice
+
+GIB = 2**30
+FLOATS = (torch.bfloat16, torch.float32, torch.float16)
+
+#: Qwen3-8B's config.json, as far as a plan reads it
+QWEN3_8B: Mapping[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "vocab_size": 151936,
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+    "rope_theta": 1000000,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "torch_dtype": "bfloat16",
+    "bos_token_id": 151643,
+    "eos_token_id": 151645,
+}
+#: SmolLM2-135M-Instruct's, as its GGUF file says it
+SMOLLM2: Mapping[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 49152,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "max_position_embeddings": 8192,
+    "rope_theta": 100000,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+TINY: Mapping[str, Any] = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "head_dim": 16,
+    "rms_norm_eps": 1e-6,
+}
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+
+
+def tiny_config(kind: str = "qwen3", **overrides: Any) -> ModelConfig:
+    return ModelConfig.from_raw({"architectures": [ARCHITECTURES[kind]], **TINY, **overrides})
+
+
+class StubPlugin:
+    """A backend whose device is fixed: the references under its own name, or the kernels that it is given.
+
+    Args:
+        name: the backend's name; its device is `name:0`.
+        capacity: bytes of the device.
+        free: bytes that are free; None: all.
+        kernels: op -> function; None: every op's reference.
+        dtypes: what device and kernels have.
+        versions: what the probe reports.
+        present: whether there is a device at all.
+    """
+
+    def __init__(
+        self,
+        name: str = "stub",
+        *,
+        capacity: int = 64 * GIB,
+        free: int | None = None,
+        kernels: Mapping[str, Callable[..., Any]] | None = None,
+        dtypes: Sequence[torch.dtype] = FLOATS,
+        versions: Mapping[str, str] | None = None,
+        present: bool = True,
+        claims: Mapping[str, str] | None = None,
+    ) -> None:
+        self.info = BackendInfo(name, "stub", "~=1.0", claims=claims or {}, absence="its card is not there")
+        self.kernels = {op: CATALOGUE[op].reference for op in CATALOGUE} if kernels is None else dict(kernels)
+        self.dtypes = tuple(dtypes)
+        self.device = DeviceInfo(
+            f"{name}:0",
+            "Stub One",
+            capacity,
+            capacity if free is None else free,
+            Capabilities(dtypes=self.dtypes),
+            {"driver": "5.1.0"} if versions is None else versions,
+        )
+        self.present = present
+
+    @hookimpl
+    def anychip_backend(self) -> BackendInfo:
+        return self.info
+
+    @hookimpl
+    def anychip_probe(self) -> Sequence[DeviceInfo]:
+        return (self.device,) if self.present else ()
+
+    @hookimpl
+    def anychip_open_device(self, device: DeviceInfo, config: DeviceConfig) -> Device:
+        return ReferenceDevice(self.info.name, device.memory_bytes_total)
+
+    @hookimpl
+    def anychip_register_ops(self, registry: Registrar) -> None:
+        for op, kernel in self.kernels.items():
+            registry.register(op, kernel, dtypes=self.dtypes, name=f"{op}_stub")
+
+
+def stub_backend(name: str = "stub", **options: Any) -> Backend:
+    return load_backend(name, StubPlugin(name, **options), distribution=f"anychip-{name}", version="0.1.0")
+
+
+def references(*without: str) -> dict[str, Callable[..., Any]]:
+    """Every op's reference as a kernel, but for those named."""
+    return {name: op.reference for name, op in CATALOGUE.items() if name not in without}
+
+
+def facts(config: ModelConfig, *, supports_thinking: bool = True, path: str = "/models/m") -> CheckpointFacts:
+    return CheckpointFacts(Path(path), "safetensors", config, supports_thinking)
+
+
+def plan_of(recipe: Recipe, config: ModelConfig, backend: Backend, **facts_options: Any) -> Plan:
+    return resolve(recipe, facts(config, **facts_options), backend, backend.probe()[0], "named in the recipe")
