@@ -10,17 +10,21 @@ import threading
 import time
 
 import pytest
+from rich.console import Console
 
 import anychip.deploy.apply as applying
+from anychip.cli.apply import Bar
 from anychip.cli.main import main
 from anychip.cli.status import duration
 from anychip.deploy import services, supervisor
+from anychip.deploy.client import Health
 from anychip.deploy.state import Store
 from support.deploying import fake_launch, free_port, write_recipe
 
 DRIVER = """
 import sys
 import anychip.deploy.apply as applying
+from anychip.cli.apply import Bar
 from anychip.cli.main import main
 from support.deploying import fake_launch
 mode = sys.argv.pop(1)
@@ -116,6 +120,19 @@ def test_apply_of_a_slow_service_shows_what_is_loading(tmp_path, store, fake, ca
     err = capsys.readouterr().err
     assert "  weights\n" in err
     assert "not ready after 1 s (last seen: weights)" in err
+
+
+def test_on_a_terminal_one_bar_follows_the_stages():
+    bar, shown = Bar(), io.StringIO()
+    bar._console = Console(file=shown, force_terminal=True, width=100)
+    for health in (Health("unreachable"), Health("loading", "verify"), Health("loading", "load", 5, 10, "a.weight")):
+        bar.progress(health)
+        bar._progress.refresh()
+    bar.done()
+    bar.say("done [all]")
+    assert " 50%" in shown.getvalue()
+    assert "a.weight" in shown.getvalue()
+    assert shown.getvalue().endswith("done [all]\n")
 
 
 def test_set_wins_over_the_recipe(tmp_path, store, fake):

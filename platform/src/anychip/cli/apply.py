@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anychip.cli.output import Output, OutputOption, SetOption, emit, fail, progress_console
+from anychip.cli.output import Output, OutputOption, SetOption, emit, emit_raw, fail, progress_console
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -71,29 +71,35 @@ class Bar:
                 self._stage = stage
             return
         if self._progress is None:
-            self._progress, self._task = self._open()
-        assert self._task is not None
+            self._progress = self._open()
+        if self._task is None or stage != self._stage:
+            if self._task is not None:
+                self._progress.remove_task(self._task)
+            self._stage = stage
+            self._task = self._progress.add_task(stage, total=None, amount="", detail="")
+        amount = f"{health.done / health.total:4.0%}" if health.total else ""
         total = health.total or None  # None: a bar that only shows that something happens
-        self._progress.update(self._task, description=stage, completed=health.done, total=total, detail=health.detail)
+        self._progress.update(self._task, completed=health.done, total=total, amount=amount, detail=health.detail)
 
     def done(self) -> None:
         if self._progress is not None:
             self._progress.stop()
-            self._progress = None
+            self._progress = self._task = None
         self._stage = ""
 
-    def _open(self) -> tuple[Progress, TaskID]:
+    def _open(self) -> Progress:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         columns = (
             TextColumn("  {task.description}"),
             BarColumn(),
-            TextColumn("{task.completed}/{task.total}  {task.fields[detail]}"),
+            TextColumn("{task.fields[amount]}"),
             TimeElapsedColumn(),
+            TextColumn("{task.fields[detail]}", style="dim"),
         )
         progress = Progress(*columns, console=self._console, transient=True)
         progress.start()
-        return progress, progress.add_task("starting", detail="")
+        return progress
 
 
 def as_json(applied: Applied) -> dict[str, object]:
@@ -126,7 +132,10 @@ def as_text(applied: Applied) -> str:
 
 
 def _tell(applied: Applied, output: Output) -> None:
-    emit(as_json(applied), output, text=as_text(applied))
+    if output is Output.json:
+        emit(as_json(applied), output)
+    else:
+        emit_raw(as_text(applied))  # unwrapped: the command lines are there to be pasted
     sys.stdout.flush()
 
 
