@@ -1,0 +1,1 @@
+"""The conformance suite: requirements, checks, verdicts and certificates. Knows the SDK alone."""

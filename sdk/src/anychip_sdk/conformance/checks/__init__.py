@@ -1,0 +1,1 @@
+"""The checks, a file per track; importing them registers their requirements. Knows no runner."""
