@@ -34,27 +34,33 @@ def wait_until(condition, limit_s=30.0, what="it"):
     raise AssertionError(f"{what} did not happen within {limit_s} s")
 
 
-class StubService:
-    """`support/serve_stub.py` as a process."""
+class ServiceProcess:
+    """A service as a process, with a folder of its own for temporary files and the log.
 
-    def __init__(self, options):
+    Args:
+        command: starts it; its standard input stays open.
+        port: where it listens; None: it prints the port on its first line.
+    """
+
+    def __init__(self, command, port=None):
         self.folder = tempfile.TemporaryDirectory(prefix="t-", dir="/tmp")
         self.log = Path(self.folder.name) / "log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(TESTS / "support/serve_stub.py"), json.dumps(options)],
+                command,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=child_env(TMPDIR=self.folder.name),
                 text=True,
             )
-        line = self.process.stdout.readline()
+        line = port or self.process.stdout.readline()
         if not line:
             said = self.log.read_text()
             self._end()
             raise AssertionError(f"the service did not start: {said}")
         self.url = f"http://127.0.0.1:{int(line)}"
-        self.client = httpx.Client(base_url=self.url, timeout=30)
+        self.client = httpx.Client(base_url=self.url, timeout=30, trust_env=False)
 
     def health(self):
         try:
@@ -62,8 +68,9 @@ class StubService:
         except httpx.TransportError:
             return "unreachable"
 
-    def wait_for(self, status="ready"):
-        wait_until(lambda: self.health() == status, what=f"health {status}")
+    def wait_for(self, status="ready", limit_s=30.0):
+        wait_until(lambda: self.health() == status or self.process.poll(), limit_s, f"health {status}")
+        assert self.process.poll() is None, self.log.read_text()
         return self
 
     def worker(self):
@@ -93,13 +100,15 @@ class StubService:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(10)
+        self.process.stdin.close()
         self.process.stdout.close()
         self.folder.cleanup()
 
 
 @contextlib.contextmanager
 def stub_service(**options):
-    service = StubService(options)
+    """`support/serve_stub.py`."""
+    service = ServiceProcess([sys.executable, str(TESTS / "support/serve_stub.py"), json.dumps(options)])
     try:
         yield service
     finally:

@@ -150,6 +150,30 @@ def test_a_first_load_that_fails_is_fatal_with_the_workers_words(argument, messa
     asyncio.run(asyncio.wait_for(run(), LIMIT_S))
 
 
+def test_a_worker_that_cannot_be_started_is_fatal(monkeypatch):
+    async def run():
+        monkeypatch.setattr("sys.executable", "/nowhere/python")
+        client = EngineClient("support.stub_core:make", {})
+        await client.start()
+        with pytest.raises(AnychipError, match="no worker can be started"):
+            await client.wait_ready()
+        assert client.state == "dead"
+        await client.close()
+
+    asyncio.run(asyncio.wait_for(run(), LIMIT_S))
+
+
+def test_a_long_temporary_path_is_no_obstacle(tmp_path, monkeypatch):
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+
+    async def test(client):
+        assert await tokens_of(client, request()) == [1, 2, 3]
+
+    with_client(test)
+
+
 def test_closing_while_loading_leaves_no_process():
     async def run():
         client = EngineClient("support.stub_core:make", {"load_s": 60}, env=child_env())

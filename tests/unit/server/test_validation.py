@@ -235,6 +235,10 @@ def test_the_two_names_of_the_limit_must_agree():
     assert asker.core.added[0].params.max_tokens == 6
 
 
+def test_the_choices_of_all_prompts_together_are_limited():
+    refused(ASKER.complete(["a"] * 100, n=11), "n")
+
+
 def test_tiny_temperatures_are_greedy():
     asker = Asker()
     for temperature in (0, 1e-9, 1e-4):

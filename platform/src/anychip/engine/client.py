@@ -74,7 +74,9 @@ class EngineClient:
         self._failure: messages.Failed | None = None
         self._ready_s: float | None = None
         self._changed = asyncio.Event()
-        self.fatal: asyncio.Future[AnychipError] | None = None  #: done when the first load failed
+        self.fatal: asyncio.Future[AnychipError] | None = (
+            None  #: done when the first load failed, or no worker can be started
+        )
 
     @property
     def worker_pid(self) -> int | None:
@@ -84,6 +86,7 @@ class EngineClient:
         """Start the worker and the watch over it; returns while it still loads."""
         self.fatal = asyncio.get_running_loop().create_future()
         self._supervisor = asyncio.create_task(self._supervise(), name="engine-supervisor")
+        self._supervisor.add_done_callback(self._on_supervisor_end)
 
     async def wait_ready(self) -> None:
         """Return once the worker is ready; raise WorkerFailed if its first load failed."""
@@ -181,6 +184,13 @@ class EngineClient:
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, self._backoff.limit_s)
             self._set_state("restarting")
+
+    def _on_supervisor_end(self, task: asyncio.Task[None]) -> None:
+        """Without a supervisor there will be no engine: no worker could even be started."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self.fatal is not None and not self.fatal.done():
+            self.fatal.set_result(AnychipError(f"no worker can be started: {type(error).__name__}: {error}"))
+            self._set_state("dead")
 
     def _on_death(self, code: int) -> None:
         """The worker is gone: everything that waits for it fails; a worker that was never ready is fatal."""

@@ -18,6 +18,9 @@ import zmq
 
 from anychip.engine import messages
 
+#: Socket paths have at most 103 bytes on macOS, 107 on Linux.
+MAX_PARENT_CHARS = 75
+
 
 class WorkerLink:
     """Made by `launch`. `on_message` is called in the event loop for each message of the worker."""
@@ -41,16 +44,16 @@ class WorkerLink:
         env: Mapping[str, str] | None = None,
     ) -> WorkerLink:
         """Start a worker that builds its core with `factory` (import path and JSON argument)."""
-        directory = Path(tempfile.mkdtemp(prefix="anychip-"))  # mkdtemp: mode 0700
+        directory = _private_directory()
         endpoint = f"ipc://{directory / 'worker'}"
         # a context of its own: its threads and files end with this link
         socket = zmq.Context().socket(zmq.PAIR)
         socket.set_hwm(0)
         socket.linger = 0
-        socket.bind(endpoint)
         link = cls(socket, on_message, directory)
         spec, argument = factory
         try:
+            socket.bind(endpoint)
             link.process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "anychip.engine.worker", "--factory", spec, "--argument", json.dumps(argument)),
                 *("--endpoint", endpoint, "--parent-pid", str(os.getpid())),
@@ -133,6 +136,12 @@ class WorkerLink:
         self._remove_directory()
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.close()
+
+
+def _private_directory() -> Path:
+    """A new directory that only this user may enter, with a path short enough for a socket's name."""
+    parent = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="anychip-", dir=parent if len(parent) <= MAX_PARENT_CHARS else "/tmp"))
 
 
 __all__ = ["WorkerLink"]

@@ -30,7 +30,7 @@ class ErrorReply(msgspec.Struct, frozen=True):
 
 def status_of(error: Exception) -> int:
     """The HTTP status that belongs to an error."""
-    if isinstance(error, (RequestInvalid,)):
+    if isinstance(error, RequestInvalid):
         return error.status
     if isinstance(error, QueueFull):
         return 429
@@ -61,6 +61,8 @@ def error_response(error: Exception) -> Response:
     headers = {}
     if isinstance(error, QueueFull):
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
+    if isinstance(error, EngineDead):
+        headers["Retry-After"] = "1"
     if isinstance(error, RequestInvalid) and error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return json_response(error_reply(error), status_of(error), headers)

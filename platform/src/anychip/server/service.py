@@ -16,6 +16,9 @@ from anychip_sdk.errors import EngineDead, RequestInvalid
 #: Longer texts are tokenised in a thread, so that running streams don't wait for them.
 INLINE_CHARS = 4096
 
+#: Of one request, over all of its prompts.
+MAX_CHOICES = 1024
+
 T = TypeVar("T")
 
 
@@ -64,6 +67,9 @@ class Service:
     async def start(self, job: Job) -> Run:
         if self.is_draining:
             raise EngineDead("the service is shutting down")
+        choices = sum(prompt.params.n for prompt in job.prompts)
+        if choices > MAX_CHOICES:
+            raise RequestInvalid(f"n: {choices} choices in one request; at most {MAX_CHOICES}", param="n")
         return await start(job, self.engine, self.tokenizer, self.metrics)
 
     def drain(self) -> None:
