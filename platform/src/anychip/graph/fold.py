@@ -142,6 +142,8 @@ class _Builder:
     def undo(self) -> None:
         for node in reversed(self.created):
             self.model.graph.erase_node(node)
+            if node.op == "get_attr" and not _read(self.model, str(node.target)):
+                self.model.weights.pop(str(node.target), None)
 
     def _node(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
         args = fx.node.map_aggregate(node.args, lambda one: values[one] if isinstance(one, fx.Node) else one)
