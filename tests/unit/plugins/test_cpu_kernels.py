@@ -85,6 +85,12 @@ def test_heads_are_turned_in_part_where_rotary_dim_is_short(name, dtype):
         check(KERNELS[name], dtype, seed, head_dim=16, rotary_dim=6)
 
 
+@pytest.mark.parametrize("name", ["rope-rope", "qk_norm_rope-qk_norm_rope"])
+def test_long_inputs_are_turned_in_blocks(name):
+    for seed in range(2):
+        check(KERNELS[name], torch.bfloat16, seed, tokens=700, heads=6, kv_heads=2, head_dim=64)
+
+
 @pytest.mark.parametrize("name", [name for name, kernel in KERNELS.items() if kernel.op not in ("sample", "argmax")])
 def test_no_tokens_give_no_results(name):
     kernel = KERNELS[name]

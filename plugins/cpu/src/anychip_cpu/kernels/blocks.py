@@ -69,11 +69,10 @@ class Mha:
         heads_all = self._multiply(x, qkv_weight, qkv_bias).view(-1, heads + 2 * kv_heads, head_dim)
         both, v = heads_all.split((heads + kv_heads, kv_heads), dim=1)
         turn = batch.once(f"cpu.angles {table.data_ptr()}", lambda: rope.angles(positions, table))
+        norms = None
         if q_norm is not None and k_norm is not None:
-            turned = rope.norm_rotated(both, heads, q_norm, k_norm, eps, turn)
-        else:
-            turned = rope.rotated(both.float(), turn, x.dtype)
-        q, k = turned.split((heads, kv_heads), dim=1)
+            norms = rope.Norms(heads, q_norm, k_norm, eps)
+        q, k = rope.turned(both, turn, norms).split((heads, kv_heads), dim=1)
         kv_write(k, v, k_cache, v_cache, slots)
         mixed = self._attention(q, k_cache, v_cache, batch, scale, window)
         return self._multiply(mixed.flatten(1), out_weight, out_bias), k_cache, v_cache

