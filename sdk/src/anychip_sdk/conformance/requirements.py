@@ -5,8 +5,8 @@ A check is a function that raises `Violation` where a backend breaks its require
     @requirement("AC-STREAM-003", level="MUST", text="A stream that waits for an event MUST ...", covers=("hook:...",))
     def consumer_waits(context: Context) -> None: ...
 
-A requirement that is tested over many inputs names them: `cases` yields them from the claims and the level, and the check
-takes one. Each case is a result of its own, `AC-OP-001[linear-bfloat16-tail]`, with a seed derived from that name.
+A requirement that is tested over many inputs names them: `cases` yields them from the claims and the level, and the
+check takes one. Each case is a result of its own, `AC-OP-001[linear-bfloat16-tail]`, seeded by that name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from anychip_sdk.conformance.claims import Claims
-    from anychip_sdk.conformance.context import Context
 
 Track = Literal["device", "memory", "copy", "stream", "op", "kv", "graph", "e2e"]
 Force = Literal["MUST", "SHOULD"]
@@ -114,7 +113,7 @@ def requirement(
         if track not in TRACKS:
             message = f"requirement {key}: there is no track {track}"
             raise ValueError(message)
-        new = Requirement(key, track, level, text, since, needs, covers, check, cases)  # type: ignore[arg-type]
+        new = Requirement(key, track, level, text, since, needs, covers, check, cases)
         REQUIREMENTS.add(new)
         return check
 
