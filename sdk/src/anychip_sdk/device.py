@@ -118,7 +118,7 @@ class Device(ABC):
 
     @abstractmethod
     def resolve(self, name: str) -> torch.device:
-        """Translate a recipe's device name, in the backend's own words or in a style that it claims to know, to torch's.
+        """Translate a recipe's device name, in the backend's own words or a style that it claims to know, to torch's.
 
         Raises:
             DeviceAbsent: a name that this backend doesn't know, or an index that is not there.
