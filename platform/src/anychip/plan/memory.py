@@ -84,8 +84,9 @@ def budget(
     if kv_tokens_max is not None and kv_tokens_max < tokens:
         tokens, reason = kv_tokens_max, "memory.kv_tokens"
     pages = tokens // page_size
-    if pages * page_size < min(POOL_TOKENS_MIN, context):
-        raise _too_small(needed, capacity, fraction, tokens, page_size, context, kv_tokens_max)
+    tokens_min = -(-min(POOL_TOKENS_MIN, context) // page_size) * page_size
+    if pages * page_size < tokens_min:
+        raise _too_small(needed, capacity, fraction, tokens, page_size, tokens_min, kv_tokens_max)
     pool = pages * page_size * needed.kv_bytes_per_token
     plan = MemoryPlan(
         capacity,
@@ -98,27 +99,26 @@ def budget(
         pages,
         reason,
     )
-    _check_free(plan, device)
+    _check_free(plan, device, page_size, tokens_min)
     return plan
 
 
-def _check_free(plan: MemoryPlan, device: DeviceInfo) -> None:
+def _check_free(plan: MemoryPlan, device: DeviceInfo, page_size: int, tokens_min: int) -> None:
     if plan.total <= device.memory_bytes_free:
         return
     message = (
         f"device {device.name}: {gib(plan.total)} are needed, {gib(device.memory_bytes_free)} of "
         f"{gib(plan.capacity)} are free"
     )
-    fixed = plan.total - plan.kv_pool
-    left = device.memory_bytes_free - fixed
-    if left <= 0:
+    left = device.memory_bytes_free - (plan.total - plan.kv_pool)
+    tokens = left // plan.kv_bytes_per_token // page_size * page_size
+    if tokens < tokens_min:
         raise MemoryInsufficient(message, hint="stop what else uses the device, or choose a smaller model")
-    fits = (plan.weights + left) / plan.capacity
-    tokens = left // plan.kv_bytes_per_token
-    raise MemoryInsufficient(
-        message,
-        hint=f"stop what else uses it, or set memory.static_fraction to {_floor(fits)} or memory.kv_tokens to {tokens}",
-    )
+    choices = f"memory.kv_tokens to {tokens}"
+    fraction = _thousandths(plan.weights + left, plan.capacity, up=False)
+    if int(plan.capacity * fraction) - plan.weights >= tokens_min * plan.kv_bytes_per_token:
+        choices = f"memory.static_fraction to {fraction:g} or {choices}"
+    raise MemoryInsufficient(message, hint=f"stop what else uses it, or set {choices}")
 
 
 def _too_small(
@@ -127,41 +127,43 @@ def _too_small(
     fraction: float,
     tokens: int,
     page_size: int,
-    context: int,
+    tokens_min: int,
     kv_tokens_max: int | None,
 ) -> MemoryInsufficient:
-    wanted = max(min(POOL_TOKENS_MIN, context), page_size)
-    if kv_tokens_max is not None and kv_tokens_max < wanted:
-        message = f"memory.kv_tokens is {kv_tokens_max}; at least {wanted} are needed (page size {page_size})"
-        return MemoryInsufficient(
-            message, hint=f"set memory.kv_tokens to {context} for one request of the whole context"
-        )
-    least = needed.weights + wanted * needed.kv_bytes_per_token
+    if kv_tokens_max is not None and kv_tokens_max < tokens_min:
+        message = f"memory.kv_tokens is {kv_tokens_max}; at least {tokens_min} are needed (page size {page_size})"
+        return MemoryInsufficient(message, hint=f"set memory.kv_tokens to {tokens_min} or more, or leave it out")
+    least = needed.weights + tokens_min * needed.kv_bytes_per_token
     other = needed.activations + needed.workspace
     message = (
         f"not enough memory: static_fraction {fraction:g} of {gib(capacity)} is {gib(int(capacity * fraction))}; "
         f"the weights take {gib(needed.weights)}, activations and workspace {gib(other)}, "
-        f"leaving {tokens} tokens for the KV pool; {wanted} are needed"
+        f"leaving {tokens} tokens for the KV pool; {tokens_min} are needed"
     )
     if least + other <= capacity:
-        smallest = -(-least * 1000 // capacity) / 1000
-        hint = f"set memory.static_fraction to at least {smallest:g}"
-        if smallest <= fraction:
-            hint = "lower scheduler.chunked_prefill_size or scheduler.max_running_requests: they size the activations"
-    else:
+        hint = f"set memory.static_fraction to at least {_thousandths(least, capacity, up=True):g}"
+    elif least < capacity:
         hint = (
-            f"this device is too small for the model: {gib(least + other)} are needed at least; choose a smaller model"
+            f"lower scheduler.chunked_prefill_size and scheduler.max_running_requests: activations and workspace may "
+            f"take {gib(capacity - least)}"
         )
+    else:
+        hint = f"this device is too small for the model: {gib(least)} are needed at least; choose a smaller model"
     return MemoryInsufficient(message, hint=hint)
+
+
+def _thousandths(part: int, whole: int, *, up: bool) -> float:
+    """part / whole, rounded so that int(whole * result) is on the right side of part."""
+    count = -(-part * 1000 // whole) if up else part * 1000 // whole
+    # a product that is exact in theory may come out a byte short
+    if up and int(whole * (count / 1000)) < part:
+        count += 1
+    return count / 1000
 
 
 def gib(count: int) -> str:
     """Bytes for people: GiB, or MiB below one."""
     return f"{count / GIB:.2f} GiB" if abs(count) >= GIB else f"{count / 2**20:.0f} MiB"
-
-
-def _floor(fraction: float) -> str:
-    return f"{int(fraction * 100) / 100:g}"
 
 
 def as_mapping(plan: MemoryPlan) -> Mapping[str, int | str]:
