@@ -1,16 +1,20 @@
-"""Backends that are not there, configs without checkpoints, and plans of the two. Knows shapes; opens no file."""
+"""Backends that are not there, configs without checkpoints, and plans of the two. Knows shapes; opens no checkpoint."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from anychip.models.config import ModelConfig
+from anychip.plan.explain import as_json, as_text
 from anychip.plan.plan import Plan
 from anychip.plan.resolve import CheckpointFacts, resolve
+from anychip.recipe import load
 from anychip.recipe.schema import Recipe
 from anychip_sdk.backend import Backend, BackendInfo, load_backend
 from anychip_sdk.device import Capabilities, Device, DeviceConfig, DeviceInfo
@@ -143,8 +147,69 @@ def references(*without: str) -> dict[str, Callable[..., Any]]:
 
 
 def facts(config: ModelConfig, *, supports_thinking: bool = True, path: str = "/models/m") -> CheckpointFacts:
-    return CheckpointFacts(Path(path), "safetensors", config, supports_thinking)
+    format_name = "gguf" if path.endswith(".gguf") else "safetensors"
+    return CheckpointFacts(Path(path), format_name, config, supports_thinking)
 
 
 def plan_of(recipe: Recipe, config: ModelConfig, backend: Backend, **facts_options: Any) -> Plan:
     return resolve(recipe, facts(config, **facts_options), backend, backend.probe()[0], "named in the recipe")
+
+
+# --- golden plans of the shipped recipes ---
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "plans"
+
+
+@dataclass(frozen=True)
+class GoldenCase:
+    """A shipped recipe on a fixed device. `sets` are assignments that the device makes necessary."""
+
+    recipe: str
+    path: str
+    raw_config: Mapping[str, Any]
+    backend: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    sets: tuple[str, ...] = ()
+    supports_thinking: bool = True
+
+    def plan(self) -> Plan:
+        recipe = load(ROOT / "recipes" / f"{self.recipe}.yaml", self.sets, env={}).recipe
+        config = ModelConfig.from_raw(self.raw_config)
+        backend = stub_backend(self.backend, **self.options)
+        return plan_of(recipe, config, backend, path=self.path, supports_thinking=self.supports_thinking)
+
+    def files(self) -> dict[Path, str]:
+        """What `tests/golden/plans` holds for it."""
+        plan = self.plan()
+        data = json.dumps(as_json(plan), indent=1, ensure_ascii=False)
+        return {GOLDEN / f"{self.recipe}.txt": as_text(plan) + "\n", GOLDEN / f"{self.recipe}.json": data + "\n"}
+
+
+GOLDEN_CASES = (
+    GoldenCase(
+        "quickstart",
+        "/models/SmolLM2-135M-Instruct.Q4_1.gguf",
+        SMOLLM2,
+        "cpu",
+        {"capacity": 16 * GIB, "free": 12 * GIB, "versions": {"runtime": "2.13.0"}},
+        supports_thinking=False,
+    ),
+    GoldenCase("qwen3-cpu", "/data/models/Qwen3-8B", QWEN3_8B, "cpu", {"versions": {"runtime": "2.13.0"}}),
+    GoldenCase(
+        "qwen3-cuda",
+        "/data/models/Qwen3-8B",
+        QWEN3_8B,
+        "cuda",
+        # without whole blocks and with one fallback, so that a plan shows both
+        {"capacity": 80 * GIB, "kernels": references("mha", "ffn", "apply_penalties"), "versions": {"driver": "580.1"}},
+    ),
+    GoldenCase(
+        "qwen3-kunlun",
+        "/data/models/Qwen3-8B",
+        QWEN3_8B,
+        "kunlun",
+        {"capacity": 96 * GIB, "versions": {"driver": "5.0.21.21"}},
+        ("backend.requires.conformance=null",),  # no certificate is installed
+    ),
+)

@@ -1,0 +1,45 @@
+"""Every shipped recipe is planned exactly as its golden files say. Knows files; knows no decision."""
+
+import json
+
+import pytest
+
+from anychip.recipe import load
+from anychip_sdk.errors import ConformanceFailed
+from support.plans import GOLDEN, GOLDEN_CASES, QWEN3_8B, ROOT, ModelConfig, plan_of, stub_backend
+
+
+@pytest.mark.parametrize("case", GOLDEN_CASES, ids=lambda case: case.recipe)
+def test_a_shipped_recipe_is_planned_as_recorded(case):
+    """A change here is a change of what users get: look at it, then run tests/golden/plans/regenerate.py."""
+    for file, text in case.files().items():
+        assert text == file.read_text(encoding="utf-8"), file.name
+
+
+def test_every_shipped_recipe_has_a_golden_plan():
+    shipped = {file.stem for file in (ROOT / "recipes").glob("*.yaml")}
+    assert shipped == {case.recipe for case in GOLDEN_CASES}
+    assert {file.stem for file in GOLDEN.glob("*.json")} == shipped
+
+
+@pytest.mark.parametrize("case", GOLDEN_CASES, ids=lambda case: case.recipe)
+def test_planning_is_pure(case):
+    assert case.files() == case.files()
+
+
+@pytest.mark.parametrize("case", GOLDEN_CASES, ids=lambda case: case.recipe)
+def test_the_parts_of_a_plan_add_up(case):
+    plan = case.plan()
+    memory = json.loads(case.files()[GOLDEN / f"{case.recipe}.json"])["memory"]
+    parts = ("weights_bytes", "kv_pool_bytes", "activations_bytes", "workspace_bytes", "headroom_bytes")
+    assert sum(memory[part] for part in parts) == memory["capacity_bytes"]
+    assert memory["weights_bytes"] >= 2 * sum(one.elements for one in plan.weights.values())
+    assert plan.scheduler.kv_tokens == memory["kv_pages"] * plan.scheduler.page_size.value
+
+
+def test_a_certificate_that_the_recipe_wants_and_nobody_has_is_exit_7():
+    recipe = load(ROOT / "recipes" / "qwen3-kunlun.yaml", env={}).recipe
+    backend = stub_backend("kunlun", versions={"driver": "5.0.21.21"})
+    with pytest.raises(ConformanceFailed, match="serving-core") as failed:
+        plan_of(recipe, ModelConfig.from_raw(QWEN3_8B), backend)
+    assert failed.value.exit_code == 7
