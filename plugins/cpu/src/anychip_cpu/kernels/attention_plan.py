@@ -14,6 +14,9 @@ BLOCK = 512
 #: a decode row joins a bucket unless it would be padded by more than this share and this many tokens
 PADDING_SHARE = 0.25
 PADDING_TOKENS = 128
+#: contexts are padded to a multiple of this, a vector's width: the flash kernel sums a shorter tail in another order,
+#: and a row's result would depend on how long its batch mates or its chunk are
+ALIGNMENT = 16
 
 
 class Keys(NamedTuple):
@@ -30,7 +33,7 @@ class DecodeBucket(NamedTuple):
     rows: torch.Tensor | None  #: int64 [rows]; None: the first `size` rows of the step
     size: int  #: rows
     length: int
-    keys: Keys  #: [size * length]; behind a row's end its last token again, so that no foreign data is read
+    keys: Keys  #: [size * length]; behind a row's end its last token again: no foreign data is read
     mask: torch.Tensor | None  #: [rows, 1, 1, length], -inf behind a row's end; None: no padding
 
 
@@ -41,7 +44,7 @@ class Block(NamedTuple):
     stop: int
     key_start: int
     key_stop: int
-    causal: bool  #: queries and keys are the same tokens; else `mask`
+    causal: bool  #: queries and keys are the same tokens, hidden ones may follow; else `mask`
     mask: torch.Tensor | None  #: [queries, keys]
 
 
@@ -89,10 +92,14 @@ class _Span(NamedTuple):
     causal: bool
 
 
+def _aligned(tokens: int) -> int:
+    return -(-tokens // ALIGNMENT) * ALIGNMENT
+
+
 def _bucket(batch: AttentionBatch, rows: list[int], visible: list[int], dtype: torch.dtype) -> DecodeBucket:
     device = batch.page_table.device
     lengths_host = [visible[row] for row in rows]
-    longest = max(lengths_host)
+    longest = _aligned(max(lengths_host))
     everyone = len(rows) == batch.decode_rows
     index = None if everyone else torch.tensor(rows, dtype=torch.int64, device=device)
     lengths = torch.tensor(lengths_host, device=device).unsqueeze(1)
@@ -149,30 +156,38 @@ def _prefill_row(
     batch: AttentionBatch, row: int, low: int, spans: list[_Span], mask: torch.Tensor | None
 ) -> PrefillRow:
     context = batch.context_lens_host[row]
-    positions = torch.arange(low, context, device=batch.page_table.device).unsqueeze(0)
-    keys = _keys(batch.page_table[row : row + 1], positions, batch.page_size)
-    return PrefillRow(keys, tuple(Block(*span, _corner(mask, span)) for span in spans))
+    stops = [span.key_start + _aligned(span.key_stop - span.key_start) for span in spans]
+    positions = torch.arange(low, low + max(stops), device=batch.page_table.device).clamp(max=context - 1)
+    keys = _keys(batch.page_table[row : row + 1], positions.unsqueeze(0), batch.page_size)
+    blocks = (
+        Block(*span._replace(key_stop=stop), _corner(mask, span, stop)) for span, stop in zip(spans, stops, strict=True)
+    )
+    return PrefillRow(keys, tuple(blocks))
 
 
 def _step_mask(spans: list[_Span], window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
-    """One mask whose bottom right corners serve every block: it depends on the distance to the key only."""
+    """One mask whose lower right parts serve every block: it depends on the distance to the key only.
+
+    Behind the last query's own key come ALIGNMENT - 1 columns that are hidden from all.
+    """
     masked = [span for span in spans if not span.causal]
     if not masked:
         return None
     queries = max(span.stop - span.start for span in masked)
     keys = max(span.key_stop - span.key_start for span in masked)
-    distance = torch.arange(keys - 1, -1, -1).unsqueeze(0) - torch.arange(queries - 1, -1, -1).unsqueeze(1)
+    distance = torch.arange(keys - 1, -ALIGNMENT, -1).unsqueeze(0) - torch.arange(queries - 1, -1, -1).unsqueeze(1)
     hidden = distance < 0
     if window is not None:
         hidden |= distance >= window
-    return torch.zeros(queries, keys, dtype=dtype).masked_fill_(hidden, float("-inf"))
+    return torch.zeros(distance.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
 
 
-def _corner(mask: torch.Tensor | None, span: _Span) -> torch.Tensor | None:
+def _corner(mask: torch.Tensor | None, span: _Span, key_stop: int) -> torch.Tensor | None:
+    """The block's part of the step's mask; `key_stop` is aligned."""
     if mask is None or span.causal:
         return None
-    queries, keys = span.stop - span.start, span.key_stop - span.key_start
-    return mask[mask.shape[0] - queries :, mask.shape[1] - keys :]
+    first = mask.shape[1] - (ALIGNMENT - 1) - (span.key_stop - span.key_start)
+    return mask[mask.shape[0] - (span.stop - span.start) :, first : first + key_stop - span.key_start]
 
 
 __all__ = ["Block", "DecodeBucket", "Keys", "PrefillRow", "StepPlan", "bucketed", "plan_step"]
