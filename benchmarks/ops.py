@@ -67,7 +67,8 @@ class Model:
         }
 
     def floats(self, *shape: int) -> torch.Tensor:
-        return (torch.randn(shape) * shape[-1] ** -0.5).to(self.dtype)
+        values: torch.Tensor = (torch.randn(shape) * shape[-1] ** -0.5).to(self.dtype)
+        return values
 
     def copies(self, *shape: int) -> list[torch.Tensor]:
         return [self.floats(*shape) for _ in range(LAYERS)]

@@ -209,7 +209,31 @@ def test_weights_are_packed_for_the_ops_that_ask_and_vectors_are_left():
     assert packed.prepare("weight", weight, "embedding") is None
     assert packed.prepare("bias", weight[0], "linear") is None
     assert packed.prepare("weight", weight.double(), "linear") is None
-    assert isinstance(packed.prepare("gate_up_weight", weight, "ffn").value, packed.GateUp)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_split"),
+    [
+        ("gate_up_weight", True),
+        ("model.layers.0.mlp.gate_proj+up_proj.weight", True),
+        ("model.gated.0.mlp.down_proj.weight", False),
+        ("down_weight", False),
+        ("w13", False),
+    ],
+)
+def test_a_gated_mlps_first_matrix_is_known_by_its_name(name, is_split):
+    value = packed.prepare(name, torch.randn(32, 16), "ffn").value
+    assert isinstance(value, packed.GateUp) == is_split
+
+
+def test_an_unsplit_first_matrix_gives_the_same_result():
+    args = random_case("ffn", torch.float32, seed=0)
+    kernel = KERNELS["ffn-ffn_packed"].function
+
+    def whole(name, weight):
+        return packed.pack(weight) if weight.dim() == 2 else weight
+
+    assert check_kernel(CATALOGUE["ffn"], kernel, args, torch.float32, prepare=whole).passed
 
 
 def _settings(rows, generator, **fixed):

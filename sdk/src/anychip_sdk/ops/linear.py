@@ -43,7 +43,11 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     error=accumulated("in"),
 )
 def lm_head(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """x @ weight.T as float32 (float64 for float64), whatever the model's dtype: what sampling starts from."""
+    """x @ weight.T as float32 (float64 for float64), whatever the model's dtype: what sampling starts from.
+
+    A kernel may round to the model's dtype on the way, the error model has room for that; logits nearer than a unit in
+    the last place are then equal, and the lower id wins.
+    """
     exact = accurate(x.dtype)
     return torch.nn.functional.linear(x.to(exact), weight.to(exact))
 

@@ -65,11 +65,17 @@ def prepare(name: str, tensor: torch.Tensor, op: str) -> PreparedWeight | None:
     """
     if op not in OPS or tensor.dim() != 2 or tensor.dtype not in CANDIDATES:
         return None
-    if op == "ffn" and "gate_up" in name:
+    if op == "ffn" and _is_gate_up(name):
         halves = GateUp(*(pack(half) for half in tensor.chunk(2, dim=0)))
         return PreparedWeight(halves, sum(map(_nbytes, halves)), "blocked")
     packed = pack(tensor)
     return PreparedWeight(packed, _nbytes(packed), "blocked")
+
+
+def _is_gate_up(name: str) -> bool:
+    """Of a parameter's name such as `layers.0.mlp.gate+up.weight` the last two parts tell."""
+    own = name.split(".")[-2:]
+    return any("gate" in part for part in own) and not any("down" in part for part in own)
 
 
 def usable_dtypes() -> tuple[torch.dtype, ...]:
