@@ -114,6 +114,40 @@ def test_an_op_is_computed_in_the_dtype_that_the_recipe_asks_for():
     assert out.dtype == torch.bfloat16
 
 
+def test_an_op_computed_in_another_dtype_still_writes_to_the_caches():
+    backend = stub_backend()
+    found = backend.ops.resolve(
+        OpKey("kv_write", 1, torch.bfloat16), {}, [Override("kv_write", compute_dtype=torch.float32)]
+    )
+    keys, values = torch.zeros(2, 2, 1, 4, dtype=torch.bfloat16), torch.zeros(2, 2, 1, 4, dtype=torch.bfloat16)
+    new = torch.ones(1, 1, 4, dtype=torch.bfloat16)
+    out = bound_function(found)(new, 2 * new, keys, values, torch.tensor([3]))
+    assert out[0] is keys
+    assert keys[1, 1].eq(1).all()
+    assert values[1, 1].eq(2).all()
+
+
+EVERYTHING = ("linear", "lm_head", "rms_norm", "rope", "kv_write", "paged_attention", "silu", "mul", "mha", "ffn")
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
+def test_every_op_can_be_computed_in_float32_in_a_bfloat16_model(tmp_path, kind, fused):
+    directory = make_tiny(tmp_path / "tiny", kind)
+    ids = random_prompts(1, [24])[0]
+    with loaded(make_recipe(directory)) as model:
+        right = logits_of(model, ids)
+    bfloat16 = {"model": {"dtype": "bfloat16"}, "fusion": {} if fused else NO_FUSION}
+    overrides = [{"op": op, "compute_dtype": "float32"} for op in EVERYTHING]
+    with loaded(make_recipe(directory, **bfloat16)) as model:
+        rounded = (logits_of(model, ids, [10, 1, 13]) - right).abs().mean()
+        plain_bytes = model.plan.memory.weights
+    with loaded(make_recipe(directory, **bfloat16, ops={"overrides": overrides})) as model:
+        wider = (logits_of(model, ids, [10, 1, 13]) - right).abs().mean()
+        assert model.plan.memory.weights > 1.5 * plain_bytes  # packed weights are float32 now
+    assert wider < rounded
+
+
 def test_the_traced_graph_calls_blocks_and_the_expanded_one_ops():
     model = build_model(tiny_config())
     traced = trace(model)

@@ -16,7 +16,7 @@ import torch
 
 from anychip.engine.verification import refused_fusions
 from anychip.graph.codegen import Forward, generate, weight_key
-from anychip.graph.ir import ModelGraph
+from anychip.graph.ir import ModelGraph, resolution
 from anychip.models.rope import rope_table
 from anychip.plan.make import Prepared, facts_of
 from anychip.plan.plan import Plan
@@ -188,7 +188,8 @@ class _Loading:
             if key == name:
                 found[key] = tensor
             elif key not in found and isinstance(user.target, Op):
-                found[key] = self._prepare(name, tensor, user.target.name).value
+                cast = tensor.to(resolution(user).compute_dtype or tensor.dtype)
+                found[key] = self._prepare(name, cast, user.target.name).value
         return found
 
     def _prepare(self, name: str, tensor: torch.Tensor, op: str) -> PreparedWeight:

@@ -15,6 +15,7 @@ from anychip.plan.plan import Plan
 from anychip.plan.resolve import drop_layers, make_binding, unfolded
 from anychip_sdk.backend import Backend
 from anychip_sdk.device import Device
+from anychip_sdk.hooks import PreparedWeight
 from anychip_sdk.kv import KVPool, KVSpec
 from anychip_sdk.ops import CATALOGUE
 from anychip_sdk.registry import REFERENCE, Override
@@ -59,7 +60,7 @@ class _Check:
             unfolded(config, self._binding),
             self._truth(),
             device,
-            lambda name, tensor, op: backend.prepare_weight(name, tensor, op, device),
+            self._prepare,
             {"model.rope_table": rope_table(config.rope, config.head_dim, POSITIONS).to(device.torch_device)},
             self._pool,
             dtype,
@@ -69,6 +70,9 @@ class _Check:
         fused = unfolded(self._config, self._binding)
         fold(fused, self._binding, policies, self._backend.fusions)
         return self._verifier.check(fused, policies)
+
+    def _prepare(self, name: str, tensor: torch.Tensor, op: str) -> PreparedWeight:
+        return self._backend.prepare_weight(name, tensor.to(self._binding.compute_dtype(op)), op, self._device)
 
     def _truth(self) -> ModelGraph:
         references = tuple(Override(name, provider=REFERENCE) for name in CATALOGUE)

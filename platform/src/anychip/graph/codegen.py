@@ -12,10 +12,12 @@ import torch
 from torch import fx
 
 from anychip.graph.ir import INPUTS, ModelGraph, resolution
-from anychip_sdk.ops import Op
+from anychip_sdk.ops import CATALOGUE, Arg, Op
 from anychip_sdk.registry import KernelFunction, Resolution
 
 Forward = Callable[..., torch.Tensor]
+
+CACHES = ("k_cache", "v_cache")  # arguments that are the pool's
 
 
 @dataclass(frozen=True)
@@ -57,22 +59,35 @@ def source_of(model: ModelGraph) -> str:
 
 
 def bound_function(bound: Resolution) -> KernelFunction:
-    """The kernel's function, with casts around it where the recipe computes the op in another dtype."""
+    """The kernel's function, with casts around it where the recipe computes the op in another dtype.
+
+    Arguments and results of the op's own dtype are cast. The caches are not: they have the pool's dtype whatever the
+    op's, and a cast copy would take what is to be written to them. Nor are weights that the kernel prepared: they were
+    cast before.
+    """
     function, compute, out = bound.kernel.function, bound.compute_dtype, bound.key.dtype
     if compute is None:
         return function
-
-    def cast(value: Any, dtype: torch.dtype) -> Any:
-        is_model_float = isinstance(value, torch.Tensor) and value.dtype in (compute, out)
-        return value.to(dtype) if is_model_float else value
+    op = CATALOGUE[bound.key.name]
+    is_prepared = bound.kernel.prepares_weight
+    takes = [_has_own_dtype(arg) and not (arg.weight and is_prepared) for arg in op.args]
+    gives = [_has_own_dtype(result) for result in op.returns]
 
     def call(*args: Any) -> Any:
-        results = function(*(cast(arg, compute) for arg in args))
+        results = function(*(_cast(*pair, compute) for pair in zip(args, takes, strict=True)))
         if isinstance(results, tuple):
-            return tuple(cast(result, out) for result in results)
-        return cast(results, out)
+            return tuple(_cast(*pair, out) for pair in zip(results, gives, strict=True))
+        return _cast(results, gives[0], out)
 
     return call
+
+
+def _has_own_dtype(arg: Arg) -> bool:
+    return arg.dtype == "T" and arg.name not in CACHES
+
+
+def _cast(value: Any, wanted: bool, dtype: torch.dtype) -> Any:
+    return value.to(dtype) if wanted and isinstance(value, torch.Tensor) else value
 
 
 class _Writer:

@@ -28,6 +28,11 @@ class Binding:
         """The kernel of an op, or None where every candidate is rejected."""
         return self.registry.resolve(OpKey(op.name, op.version, self.dtype), facts, self.overrides)
 
+    def compute_dtype(self, op: str) -> torch.dtype:
+        """What the recipe has an op computed in: the graph's dtype unless an override says otherwise."""
+        said = [one.compute_dtype for one in self.overrides if one.op == op and one.dtype in (None, self.dtype)]
+        return next((dtype for dtype in reversed(said) if dtype is not None), self.dtype)
+
 
 def replace(model: ModelGraph, binding: Binding) -> ModelGraph:
     """Bind every op node.

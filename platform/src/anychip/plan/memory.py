@@ -36,15 +36,16 @@ def weight_bytes(model: ModelGraph, dtype: torch.dtype) -> int:
     for node in model.graph.nodes:
         if node.op != "get_attr" or node.target not in model.weights:
             continue
-        layouts = {_layout(user) for user in node.users}
-        total += len(layouts) * model.weights[str(node.target)].elements * dtype.itemsize
+        layouts = dict(_layout(user, dtype) for user in node.users)
+        total += sum(layouts.values()) * model.weights[str(node.target)].elements
     return total
 
 
-def _layout(user: torch.fx.Node) -> str:
+def _layout(user: torch.fx.Node, dtype: torch.dtype) -> tuple[str, int]:
+    """Which copy of a weight a user reads, and the bytes of an element of it."""
     if isinstance(user.target, Op) and resolution(user).kernel.prepares_weight:
-        return user.target.name
-    return ""
+        return user.target.name, (resolution(user).compute_dtype or dtype).itemsize
+    return "", dtype.itemsize
 
 
 def needs(
