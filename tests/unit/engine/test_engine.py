@@ -114,6 +114,25 @@ def test_a_wrong_prompt_computes_nothing_and_leaves_nothing(engine):
     assert len(engine.generate("fine", GREEDY)) == 1
 
 
+def test_an_interrupted_step_leaves_the_engine_usable(directory, monkeypatch):
+    with Engine.from_recipe(make_recipe(directory)) as engine:
+        expected = engine.generate("The quick brown fox", GREEDY)[0].token_ids
+        sampler, calls = engine.core._sampler, []
+
+        def interrupted(*args):
+            calls.append(args)
+            if len(calls) == 3:
+                raise KeyboardInterrupt
+            return sampler(*args)
+
+        monkeypatch.setattr(engine.core, "_sampler", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.generate("The quick brown fox", GREEDY)
+        assert not engine.core.has_work
+        assert engine.generate("The quick brown fox", GREEDY)[0].token_ids == expected
+        engine.core.scheduler.check_invariants()
+
+
 def test_messages_need_a_template(tmp_path, engine):
     without = Engine(engine.core, engine.tokenizer, None)
     with pytest.raises(RequestInvalid, match="has no chat template"):

@@ -98,15 +98,12 @@ class Engine:
         chosen = params or SamplingParams(temperature=0.0)
         ids = [self._prompt_ids(prompt) for prompt in many]  # type: ignore[arg-type]
         requests = [GenerateRequest(f"local-{next(self._ids)}", list(one), chosen) for one in ids]
-        added: list[GenerateRequest] = []
         try:
             for request in requests:
                 self._core.add(request)
-                added.append(request)
             return sorted(self._collect(requests, stop), key=lambda one: (one.prompt, one.index))
         except BaseException:
-            for request in added:
-                self._core.abort(request.id)
+            self._core.fail_all("generate() ended early")  # also a step that was left in the middle
             raise
 
     def close(self) -> None:
