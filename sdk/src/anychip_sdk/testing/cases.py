@@ -26,6 +26,7 @@ DIMENSIONS: Mapping[str, int] = {
     "positions": 256,
     "decode_rows": 3,
     "prefill_rows": 2,
+    "context_min": 1,  # of rows that are one query or a part of a prompt
     "context_max": 40,
     "window": 0,  # 0: none
 }
@@ -159,6 +160,7 @@ class _Case:
         return random_batch(self.generator, self["page_size"], self["pages"], decode, prefill)
 
     def _context(self, least: int) -> int:
+        least = max(least, self["context_min"])
         return least + int(self.integers(1, below=self["context_max"] + 1 - least))
 
     def poisoned(self, batch: AttentionBatch) -> Args:

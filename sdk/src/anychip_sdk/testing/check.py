@@ -9,6 +9,7 @@ import torch
 
 from anychip_sdk.ops.base import Arg, AttentionBatch, Op
 from anychip_sdk.registry import KernelFunction
+from anychip_sdk.testing.bounds import Numerics, error_bounds, has_own_dtype, result_dtype
 
 
 class Comparison(NamedTuple):
@@ -44,99 +45,82 @@ def check_kernel(
     Raises:
         AssertionError: a result's shape or dtype is not the schema's.
     """
-    exact = [_widened(value) for value in args]
-    wanted = _results(op.reference(*exact))
-    given = [_copied(value) for value in args]
+    wanted, bounds = expected(op, args, dtype)
+    given = [copied(value) for value in args]
     if prepare is not None:
         given = [prepare(arg.name, v) if _is_weight(arg, v) else v for arg, v in zip(op.args, given, strict=True)]
-    got = _results(kernel(*given))
-    _check_form(op, got, wanted, dtype)
-    depth = _depth(op, args)
+    got = results_of(kernel(*given))
+    check_form(op, got, wanted, dtype)
+    return compare(op, got, wanted, bounds, dtype)
+
+
+def expected(
+    op: Op, args: Sequence[Any], dtype: torch.dtype, numerics: Numerics = Numerics()
+) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+    """The reference's results in float64, and how far a kernel may be from each element."""
+    wanted = results_of(op.reference(*[widened(value) for value in args]))
+    return wanted, error_bounds(op, [widened(value) for value in args], wanted, dtype, numerics)
+
+
+def compare(
+    op: Op,
+    got: Sequence[torch.Tensor],
+    wanted: Sequence[torch.Tensor],
+    bounds: Sequence[torch.Tensor],
+    dtype: torch.dtype,
+) -> Comparison:
+    """The worst element: not a number must meet not a number, infinity the same infinity."""
     worst = Comparison(0.0, op.returns[0].name, 0.0, 0.0)
-    for arg, one, want in zip(op.returns, got, wanted, strict=True):
-        rounding = dtype if _has_own_dtype(op) else one.dtype
-        found = _worst(arg.name, one, want, op.error.tolerance(rounding, depth), _smallest(rounding))
+    for arg, one, want, bound in zip(op.returns, got, wanted, bounds, strict=True):
+        # a result of a wider dtype may have been rounded to the op's own before
+        rounding = dtype if has_own_dtype(op) and one.is_floating_point() else one.dtype
+        found = _worst(arg.name, one.double(), want.double(), bound, rounding)
         worst = max(worst, found, key=lambda comparison: comparison.ratio)
     return worst
 
 
-def _smallest(dtype: torch.dtype) -> float:
-    """The distance between the numbers next to 0, below which nothing can be told apart."""
-    if not dtype.is_floating_point:
-        return 0.0
-    info = torch.finfo(dtype)
-    return info.smallest_normal * info.eps
-
-
-def _worst(
-    name: str, got: torch.Tensor, want: torch.Tensor, tolerance: tuple[float, float], smallest: float
-) -> Comparison:
-    relative, absolute = tolerance
+def _worst(name: str, got: torch.Tensor, want: torch.Tensor, bound: torch.Tensor, dtype: torch.dtype) -> Comparison:
     if got.numel() == 0:
         return Comparison(0.0, name, 0.0, 0.0)
-    got, want = got.double(), want.double()
     same = (got == want) | (got.isnan() & want.isnan())
-    scale = want[want.isfinite()].square().mean().sqrt().item() if bool(want.isfinite().any()) else 0.0
-    bound = relative * want.abs() + absolute * scale + (smallest if relative else 0.0)
+    if dtype.is_floating_point:
+        same |= _overflown(got, want, torch.finfo(dtype))
     error = torch.where(same, 0.0, (got - want).abs()).nan_to_num(nan=torch.inf)
     ratio = torch.where(same, 0.0, error / bound).nan_to_num(nan=torch.inf, posinf=torch.inf)
     at = int(ratio.argmax())
     return Comparison(ratio.flatten()[at].item(), name, error.flatten()[at].item(), bound.flatten()[at].item())
 
 
-def _check_form(op: Op, got: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor], dtype: torch.dtype) -> None:
+def _overflown(got: torch.Tensor, want: torch.Tensor, info: torch.finfo) -> torch.Tensor:
+    """What the dtype can't hold is infinity of the same sign; near its end either that or the largest number."""
+    beyond = want.abs() > info.max * (1 - info.eps)
+    return beyond & got.isinf() & (got.sign() == want.sign())
+
+
+def check_form(op: Op, got: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor], dtype: torch.dtype) -> None:
+    """Raise AssertionError where the number, shapes or dtypes of results are not the schema's."""
     if len(got) != len(wanted):
         message = f"{op.name}: {len(got)} results, expected {len(wanted)}"
         raise AssertionError(message)
     for arg, one, want in zip(op.returns, got, wanted, strict=True):
-        expected = _result_dtype(op, arg, dtype)
-        if one.shape != want.shape or one.dtype != expected:
-            message = (
-                f"{op.name}: {arg.name} is {one.dtype} {tuple(one.shape)}, expected {expected} {tuple(want.shape)}"
-            )
+        right = result_dtype(op, arg, dtype)
+        if one.shape != want.shape or one.dtype != right:
+            message = f"{op.name}: {arg.name} is {one.dtype} {tuple(one.shape)}, expected {right} {tuple(want.shape)}"
             raise AssertionError(message)
-
-
-def _has_own_dtype(op: Op) -> bool:
-    """False for ops on ids and float32 logits, which are the same for a model of any dtype."""
-    return any(arg.dtype == "T" and arg.shape for arg in op.args)
-
-
-def _result_dtype(op: Op, arg: Arg, dtype: torch.dtype) -> torch.dtype:
-    if arg.dtype == "T":
-        return dtype
-    fixed: torch.dtype = getattr(torch, arg.dtype)
-    # what is float32 at least, such as logits, is float64 where the op is
-    return dtype if fixed == torch.float32 and dtype == torch.float64 and _has_own_dtype(op) else fixed
-
-
-def _depth(op: Op, args: Sequence[Any]) -> int:
-    """The size of the dimension that the op sums over."""
-    if op.error.depth is None:
-        return 1
-    for value in args:
-        if op.error.depth == "context" and isinstance(value, AttentionBatch):
-            return max(value.context_lens_host, default=1)
-    for arg, value in zip(op.args, args, strict=True):
-        names = [name.strip() for name in arg.shape.strip("[]").split(",")]
-        if isinstance(value, torch.Tensor) and op.error.depth in names:
-            return value.shape[names.index(op.error.depth) - len(names)]
-    message = f"{op.name}: its error model sums over '{op.error.depth}', which no argument has"
-    raise AssertionError(message)
 
 
 def _is_weight(arg: Arg, value: object) -> bool:
     return arg.weight and isinstance(value, torch.Tensor)
 
 
-def _widened(value: Any) -> Any:
+def widened(value: Any) -> Any:
     """A float64 copy of floating tensors, a copy of others."""
     if isinstance(value, torch.Tensor) and value.is_floating_point():
         return value.double() if value.dtype != torch.float64 else value.clone()
-    return _copied(value)
+    return copied(value)
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
     """A copy with the same strides, so that a strided argument stays one; a batch without what was derived from it."""
     if isinstance(value, torch.Tensor):
         storage = value.untyped_storage().clone()
@@ -147,8 +131,9 @@ def _copied(value: Any) -> Any:
     return value
 
 
-def _results(answer: Any) -> tuple[torch.Tensor, ...]:
-    return answer if isinstance(answer, tuple) else (answer,)
+def results_of(answer: Any) -> tuple[torch.Tensor, ...]:
+    """A kernel's answer as a tuple, whether it has one result or several."""
+    return tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
 
 
-__all__ = ["Comparison", "check_kernel"]
+__all__ = ["Comparison", "check_form", "check_kernel", "compare", "copied", "expected", "results_of", "widened"]
