@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 GROUP = "anychip.backends"
 ALLOW_VARIABLE = "ANYCHIP_PLUGINS"
+NATIVE = "native"  #: the name under which a recipe loads a shared object
 EMBEDDED = "cpu"  #: comes with anychip and runs anywhere, so `auto` takes it only when nothing else is present
 
 log = logging.getLogger(__name__)
@@ -101,13 +102,25 @@ def load(name: str) -> Backend:
     return _load(known[name])
 
 
+def load_shared_object(path: str) -> Backend:
+    """A backend that is no Python package; its distribution is the file's name, its version the library's own.
+
+    Raises:
+        BackendNotFound: there is no such file.
+        BackendBroken, BackendIncompatible: it can't be loaded, it crashes, or it breaks the contract.
+    """
+    from anychip_sdk.native.loader import load_native_backend
+
+    return load_native_backend(path)
+
+
 def probe_all() -> tuple[Probed, ...]:
     """Load and probe every installed backend; a broken one is reported, never raised."""
     return tuple(_probe(one) for one in installed())
 
 
-def choose(name: str) -> Choice:
-    """The backend that a recipe asks for; "auto" takes the one whose device is present.
+def choose(name: str, plugin_path: str | None = None) -> Choice:
+    """The backend that a recipe asks for; "auto" takes the one whose device is present, "native" a shared object.
 
     The embedded backend is taken only when no other has a device. Two others with a device are an error, because no
     order between them would be right for everybody.
@@ -115,6 +128,8 @@ def choose(name: str) -> Choice:
     Raises:
         PreconditionFailed: the family that `load` raises; no device at all, or several to choose from.
     """
+    if name == NATIVE and plugin_path is not None:
+        return Choice(load_shared_object(plugin_path), f"loaded from {plugin_path}")
     if name != "auto":
         return Choice(load(name), "named by the recipe")
     probed = probe_all()
@@ -245,11 +260,13 @@ __all__ = [
     "ALLOW_VARIABLE",
     "EMBEDDED",
     "GROUP",
+    "NATIVE",
     "Choice",
     "InstalledBackend",
     "Probed",
     "choose",
     "installed",
     "load",
+    "load_shared_object",
     "probe_all",
 ]

@@ -64,7 +64,7 @@ def test_a_conflict_is_an_error_without_a_file_too():
 
 
 def test_each_conflict_has_a_name_and_a_golden_recipe():
-    assert len(RULES) == len({rule.__name__ for rule in RULES}) == 9
+    assert len(RULES) == len({rule.__name__ for rule in RULES}) == 10
 
 
 def test_seconds_survive_copying_and_pickling():

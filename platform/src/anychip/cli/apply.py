@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 def apply(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="The recipe's file.")],
     sets: SetOption = None,
+    plugin_path: Annotated[
+        Path | None,
+        typer.Option("--plugin-path", metavar="FILE", help="Run on this shared object: backend {name: native}."),
+    ] = None,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay attached: show the log, and end the service with Ctrl-C.")
     ] = False,
@@ -40,6 +46,8 @@ def apply(
 
     store = Store(home())
     reporter = Bar()
+    if plugin_path is not None:
+        sets = ["backend.name=native", f"backend.plugin_path={json.dumps(str(plugin_path.absolute()))}", *(sets or ())]
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         applied = run(recipe, ApplyOptions(tuple(sets or ()), timeout_s, foreground), store=store, reporter=reporter)

@@ -12,6 +12,7 @@ from anychip.weights.checkpoint import Checkpoint, open_checkpoint
 from anychip.weights.sources import locate
 from anychip.weights.template import mentions_thinking, template_source
 from anychip_sdk.backend import Backend
+from anychip_sdk.device import DeviceInfo
 from anychip_sdk.errors import AnychipError, PreconditionFailed
 
 
@@ -44,7 +45,7 @@ def prepare(recipe: Recipe) -> Prepared:
     except PreconditionFailed as error:
         problems.append(error)
     try:
-        choice = backends.choose(recipe.backend.name)
+        choice = backends.choose(recipe.backend.name, recipe.backend.plugin_path)
         device = choice.backend.find_device(recipe.backend.device)
         _check_emulation(recipe, choice.backend)
     except PreconditionFailed as error:
@@ -53,12 +54,22 @@ def prepare(recipe: Recipe) -> Prepared:
         if checkpoint is not None:
             checkpoint.close()
         raise _together(problems)
+    return _resolved(recipe, checkpoint, choice.backend, device, choice.reason)
+
+
+def prepare_with(recipe: Recipe, backend: Backend, device: DeviceInfo) -> Prepared:
+    """`prepare` on a loaded backend and a probed device, whatever the recipe's backend section names."""
+    checkpoint = open_checkpoint(locate(recipe.model.source, revision=recipe.model.revision))
+    return _resolved(recipe, checkpoint, backend, device, "given by the caller")
+
+
+def _resolved(recipe: Recipe, checkpoint: Checkpoint, backend: Backend, device: DeviceInfo, reason: str) -> Prepared:
     try:
-        plan = resolve(recipe, facts_of(checkpoint), choice.backend, device, choice.reason)
+        plan = resolve(recipe, facts_of(checkpoint), backend, device, reason)
     except BaseException:
         checkpoint.close()
         raise
-    return Prepared(plan, choice.backend, checkpoint)
+    return Prepared(plan, backend, checkpoint)
 
 
 def facts_of(checkpoint: Checkpoint) -> CheckpointFacts:
@@ -83,4 +94,4 @@ def _together(problems: list[AnychipError]) -> AnychipError:
     return PreconditionFailed("\n".join(str(problem) for problem in problems))
 
 
-__all__ = ["Prepared", "facts_of", "make_plan", "prepare"]
+__all__ = ["Prepared", "facts_of", "make_plan", "prepare", "prepare_with"]

@@ -70,6 +70,16 @@ def emulation_needs_a_named_backend(recipe: Recipe) -> Iterator[Conflict]:
         )
 
 
+def a_plugin_path_is_a_native_backends(recipe: Recipe) -> Iterator[Conflict]:
+    name, path = recipe.backend.name, recipe.backend.plugin_path
+    if path is not None and name != "native":
+        message = f"only backend.name: native loads a shared object, and backend.name is {name}"
+        yield Conflict(("backend", "plugin_path"), (("backend", "name"),), message)
+    if path is None and name == "native":
+        message = "native is the backend of a shared object, and backend.plugin_path does not say which"
+        yield Conflict(("backend", "name"), (("backend", "plugin_path"),), message)
+
+
 def overrides_do_something(recipe: Recipe) -> Iterator[Conflict]:
     for index, override in enumerate(recipe.ops.overrides):
         if override.provider is None and not override.ban and override.compute_dtype is None:
@@ -116,6 +126,7 @@ RULES: tuple[Callable[[Recipe], Iterator[Conflict]], ...] = (
     each_running_request_has_a_token,
     versions_belong_to_a_named_backend,
     emulation_needs_a_named_backend,
+    a_plugin_path_is_a_native_backends,
     overrides_do_something,
     chosen_providers_are_not_banned,
     ops_are_overridden_once,

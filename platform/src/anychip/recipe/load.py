@@ -19,7 +19,8 @@ from anychip.recipe.origins import DEFAULT, Origin
 from anychip.recipe.overrides import environment_tree, sets_tree
 from anychip.recipe.schema import Recipe
 
-_SOURCE: Path = ("model", "source")
+#: Keys that hold a path; written relative, they are made absolute by the file that says them.
+_PATHS: tuple[Path, ...] = (("model", "source"), ("backend", "plugin_path"))
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def load(path: str | os.PathLike[str], sets: Sequence[str] = (), env: Mapping[st
         tree = merge(tree, layer)
     tree, broken = interpolate_tree(drop_ignored(tree), variables, problems)
     reset = dict(resets(tree))
-    tree = _with_absolute_source(drop_nulls(tree))
+    tree = _with_absolute_paths(drop_nulls(tree))
     recipe = check(tree, broken, problems)
     if recipe is None or len(problems):
         raise problems.error()
@@ -75,20 +76,18 @@ def recipe_digest(loaded: LoadedRecipe) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _with_absolute_source(tree: Node) -> Node:
-    """The tree with a relative model.source made absolute by the file that says it, or by the current folder."""
-    source = find(tree, _SOURCE)
-    if (
-        not isinstance(source, Scalar)
-        or not isinstance(source.value, str)
-        or not source.value.startswith(("./", "../", "~"))
-    ):
-        return tree
-    folder = os.path.dirname(source.origin.source) if source.origin.kind == "file" else "."
-    text = source.value
-    expanded = os.path.expanduser(text) if text.startswith("~") else os.path.join(folder, text)
-    absolute = Scalar(os.path.abspath(expanded), source.origin, text, source.is_plain)
-    return _replace(tree, _SOURCE, absolute)
+def _with_absolute_paths(tree: Node) -> Node:
+    """The tree with relative paths made absolute by the file that says them, or by the current folder."""
+    for path in _PATHS:
+        found = find(tree, path)
+        relative = ("./", "../", "~")
+        if not isinstance(found, Scalar) or not isinstance(found.value, str) or not found.value.startswith(relative):
+            continue
+        folder = os.path.dirname(found.origin.source) if found.origin.kind == "file" else "."
+        text = found.value
+        expanded = os.path.expanduser(text) if text.startswith("~") else os.path.join(folder, text)
+        tree = _replace(tree, path, Scalar(os.path.abspath(expanded), found.origin, text, found.is_plain))
+    return tree
 
 
 def _replace(tree: Node, path: Iterable[str | int], node: Node) -> Node:

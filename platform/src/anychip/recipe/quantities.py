@@ -18,6 +18,8 @@ _MULTIPLES = {"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[A-Za-z]*)")
 _SCHEMES = ("hf", "modelscope", "package")
+#: what a path begins with in a recipe, so that it is told from a name
+PATH_STARTS = ("/", "./", "../", "~")
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def check_specifier(value: str) -> str:
 
 def check_source(value: str) -> str:
     """A model's place: a path that looks like one, or a scheme and what it needs."""
-    if value.startswith(("/", "./", "../", "~")):
+    if value.startswith(PATH_STARTS):
         return value
     scheme, colon, rest = value.partition(":")
     if not colon:
@@ -115,6 +117,13 @@ def check_source(value: str) -> str:
     if not re.fullmatch(r"[^/\s]+(/[^/\s]+)+", rest):
         raise ValueError(f"found {value!r}, expected {example}")
     return value
+
+
+def check_path(value: str) -> str:
+    """A file's place that nobody takes for a name."""
+    if value.startswith(PATH_STARTS):
+        return value
+    raise ValueError(f"found {value!r}, which is no path. Write ./{value}")
 
 
 def as_tuple(value: object) -> object:
@@ -134,6 +143,7 @@ Source = Annotated[
     AfterValidator(check_source),
     Expect("a path (./, ../, / or ~), hf:org/name, modelscope:org/name or package:distribution/file"),
 ]
+FilePath = Annotated[str, AfterValidator(check_path), Expect("a path (./, ../, / or ~)")]
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[
     int,
@@ -147,9 +157,11 @@ Count = Annotated[
 Listed = Annotated[tuple[T, ...], BeforeValidator(as_tuple)]
 
 __all__ = [
+    "PATH_STARTS",
     "Count",
     "DeviceName",
     "Expect",
+    "FilePath",
     "Listed",
     "Positive",
     "Seconds",
@@ -159,6 +171,7 @@ __all__ = [
     "Text",
     "Unit",
     "Word",
+    "check_path",
     "check_source",
     "check_specifier",
     "parse_count",

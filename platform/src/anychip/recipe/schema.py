@@ -12,6 +12,7 @@ from anychip.recipe.quantities import (
     Count,
     DeviceName,
     Expect,
+    FilePath,
     Listed,
     Positive,
     Seconds,
@@ -85,9 +86,17 @@ class BackendSection(Section):
     name: Annotated[
         Word,
         Field(
-            description="An installed backend. auto: the best one whose device is present, with the reason in the plan."
+            description="An installed backend. auto: the best one whose device is present, with the reason in the "
+            "plan. native: the shared object at plugin_path."
         ),
     ] = "auto"
+    plugin_path: Annotated[
+        FilePath | None,
+        Field(
+            description="The shared object of a native backend; only with name: native. A relative path is relative to "
+            "the file that it is written in."
+        ),
+    ] = None
     device: Annotated[
         DeviceName | None, Field(description="The device, in the backend's own words. null: its first one.")
     ] = None
