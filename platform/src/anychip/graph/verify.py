@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from anychip.graph.codegen import generate, weight_key
-from anychip.graph.ir import ModelGraph, WeightSpec, resolution
+from anychip.graph.ir import ModelGraph, resolution
 from anychip_sdk.device import Device
 from anychip_sdk.hooks import PreparedWeight
 from anychip_sdk.kv import KVPool
@@ -39,6 +39,67 @@ class Verdict:
         return self.error <= self.bound
 
 
+class LayerRun:
+    """Runs graphs of one layer on a device, each on a pool of its own."""
+
+    def __init__(
+        self, device: Device, prepare: Prepare, buffers: Mapping[str, Any], make_pool: Callable[[], KVPool]
+    ) -> None:
+        self._device = device
+        self._prepare = prepare
+        self._buffers = dict(buffers)
+        self._make_pool = make_pool
+
+    def __call__(
+        self, model: ModelGraph, dtype: torch.dtype, sources: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        """What the graph returns, on the host.
+
+        Args:
+            model: all its ops are bound.
+            dtype: that weights and caches are used in.
+            sources: the checkpoint's tensors by name.
+        """
+        pool = self._make_pool()
+        try:
+            generated = generate(model, self.values(model, dtype, sources, pool))
+            with torch.inference_mode():
+                out: Any = generated.forward(*step_inputs(pool, self._device))
+            self._device.synchronize()
+            return tuple(one.cpu() for one in (out if isinstance(out, tuple) else (out,)))
+        finally:
+            pool.close()
+
+    def values(
+        self, model: ModelGraph, dtype: torch.dtype, sources: Mapping[str, torch.Tensor], pool: KVPool
+    ) -> dict[str, Any]:
+        """What `generate` binds: weights and buffers."""
+        return {**self._weights(model, dtype, sources), **self._bound_buffers(model, pool, dtype)}
+
+    def _bound_buffers(self, model: ModelGraph, pool: KVPool, dtype: torch.dtype) -> dict[str, Any]:
+        keys, values = (cache.zero_() for cache in pool.layer(0))  # the earlier tokens' place: a pool may hold anything
+        if dtype != keys.dtype:  # the truth is computed on caches of its own precision
+            keys, values = torch.zeros_like(keys, dtype=dtype), torch.zeros_like(values, dtype=dtype)
+        caches = {"k_cache": keys, "v_cache": values}
+        return {name: caches.get(name.rpartition(".")[2], self._buffers.get(name)) for name in model.buffers}
+
+    def _weights(self, model: ModelGraph, dtype: torch.dtype, sources: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for node in model.graph.nodes:
+            if node.op != "get_attr" or node.target not in model.weights:
+                continue
+            spec = model.weights[str(node.target)]
+            joined = torch.cat([sources[source] for source in spec.sources])
+            plain = joined.to(device=self._device.torch_device, dtype=dtype)
+            for user in node.users:
+                key = weight_key(spec.name, user)
+                prepared = isinstance(user.target, Op) and resolution(user).kernel.prepares_weight
+                if key not in found:
+                    name = user.target.name if isinstance(user.target, Op) else ""
+                    found[key] = self._prepare(spec.name, plain, name).value if prepared else plain
+        return found
+
+
 class Verifier:
     """Holds one random layer and its true outputs; `check` compares a fused graph with them."""
 
@@ -52,13 +113,10 @@ class Verifier:
         make_pool: Callable[[], KVPool],
         dtype: torch.dtype,
     ) -> None:
-        self._device = device
-        self._prepare = prepare
-        self._buffers = dict(buffers)
-        self._make_pool = make_pool
+        self._run = LayerRun(device, prepare, buffers, make_pool)
         self._dtype = dtype
-        self._sources = _random_weights(unfused, dtype)
-        self._truth = self._run(truth, torch.promote_types(dtype, torch.float32))
+        self._sources = random_weights(unfused, dtype)
+        [self._truth] = self._run(truth, torch.promote_types(dtype, torch.float32), self._sources)
         self._scale = float(self._truth.abs().max())
         self._unfused_error = self._error(unfused)
 
@@ -67,52 +125,14 @@ class Verifier:
         return Verdict(tuple(policies), self._error(fused), bound)
 
     def _error(self, model: ModelGraph) -> float:
-        out = self._run(model, self._dtype).to(self._truth.dtype)
+        [found] = self._run(model, self._dtype, self._sources)
+        out = found.to(self._truth.dtype)
         if not bool(torch.isfinite(out).all()):
             return float("inf")
         return float((out - self._truth).abs().max()) / self._scale
 
-    def _run(self, model: ModelGraph, dtype: torch.dtype) -> torch.Tensor:
-        pool = self._make_pool()
-        try:
-            values = {**self._weights(model, dtype), **self._bound_buffers(model, pool, dtype)}
-            generated = generate(model, values)
-            inputs = _inputs(pool, self._device)
-            with torch.inference_mode():
-                out = generated.forward(*inputs)
-            self._device.synchronize()
-            return out.cpu()
-        finally:
-            pool.close()
 
-    def _bound_buffers(self, model: ModelGraph, pool: KVPool, dtype: torch.dtype) -> dict[str, Any]:
-        keys, values = pool.layer(0)
-        if dtype != keys.dtype:  # the truth is computed on caches of its own precision
-            keys, values = torch.zeros_like(keys, dtype=dtype), torch.zeros_like(values, dtype=dtype)
-        caches = {"k_cache": keys, "v_cache": values}
-        return {name: caches.get(name.rpartition(".")[2], self._buffers.get(name)) for name in model.buffers}
-
-    def _weights(self, model: ModelGraph, dtype: torch.dtype) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for node in model.graph.nodes:
-            if node.op != "get_attr" or node.target not in model.weights:
-                continue
-            spec = model.weights[str(node.target)]
-            plain = self._join(spec, dtype)
-            for user in node.users:
-                key = weight_key(spec.name, user)
-                prepared = isinstance(user.target, Op) and resolution(user).kernel.prepares_weight
-                if key not in found:
-                    name = user.target.name if isinstance(user.target, Op) else ""
-                    found[key] = self._prepare(spec.name, plain, name).value if prepared else plain
-        return found
-
-    def _join(self, spec: WeightSpec, dtype: torch.dtype) -> torch.Tensor:
-        joined = torch.cat([self._sources[source] for source in spec.sources])
-        return joined.to(device=self._device.torch_device, dtype=dtype)
-
-
-def _random_weights(model: ModelGraph, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def random_weights(model: ModelGraph, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """A tensor per checkpoint name, rounded to the dtype; matrices keep the size of what they multiply."""
     generator = torch.Generator().manual_seed(0)
     found = {}
@@ -125,7 +145,7 @@ def _random_weights(model: ModelGraph, dtype: torch.dtype) -> dict[str, torch.Te
     return found
 
 
-def _inputs(pool: KVPool, device: Device) -> tuple[Any, ...]:
+def step_inputs(pool: KVPool, device: Device, first_token: int = 3) -> tuple[Any, ...]:
     """A decode row over three earlier tokens and a prefill row of five, the earlier tokens' keys being zero."""
     page_size = pool.layout.page_size
     lengths, contexts = (1, 5), (4, 5)
@@ -149,8 +169,8 @@ def _inputs(pool: KVPool, device: Device) -> tuple[Any, ...]:
         query_lens_host=lengths,
         context_lens_host=contexts,
     )
-    tokens = torch.arange(3, 9, device=where)
+    tokens = torch.arange(first_token, first_token + 6, device=where)
     return tokens, torch.tensor(positions, device=where), batch.slots, batch, torch.arange(6, device=where)
 
 
-__all__ = ["MARGIN", "ROUNDINGS", "Verdict", "Verifier"]
+__all__ = ["MARGIN", "ROUNDINGS", "LayerRun", "Verdict", "Verifier", "random_weights", "step_inputs"]

@@ -1,0 +1,5 @@
+"""What the entry point loads: importing it registers the requirements of the tracks graph and e2e. Knows no runner."""
+
+from anychip.conformance import e2e, e2e_requests, graph, graph_compile
+
+__all__ = ["e2e", "e2e_requests", "graph", "graph_compile"]

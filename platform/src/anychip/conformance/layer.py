@@ -1,0 +1,158 @@
+"""One layer of a model, exact on the host, by the references in a dtype, by the backend. Knows no requirement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from anychip.conformance.shapes import raw_config
+from anychip.graph.fold import FusionDecision, fold
+from anychip.graph.ir import ModelGraph, resolution
+from anychip.graph.replace import Binding
+from anychip.graph.verify import MARGIN, ROUNDINGS, LayerRun, random_weights
+from anychip.models.config import ModelConfig
+from anychip.models.rope import rope_table
+from anychip.plan.resolve import DEFAULT_PAGE_SIZE, drop_layers, make_binding, unfolded
+from anychip.recipe.schema import ModelSection, Recipe
+from anychip_sdk.conformance.context import Context
+from anychip_sdk.device import Device
+from anychip_sdk.hooks import PreparedWeight
+from anychip_sdk.kv import KVPool, KVSpec, SlabKVPool
+from anychip_sdk.ops import CATALOGUE
+from anychip_sdk.registry import REFERENCE, Override
+from anychip_sdk.testing import ReferenceDevice
+
+HEAD_DIM = 128
+VOCAB = 32
+PAGES = 16  #: enough for nine tokens with a page each
+POSITIONS = 16
+HOST_BYTES = 1 << 26
+
+Edit = Callable[[ModelGraph], None]
+
+
+class Outcome(NamedTuple):
+    """How far the backend's outputs are from the exact ones, as a share of each output's largest value."""
+
+    error: float
+    bound: float
+    places: int  #: how many were rewritten
+    got: tuple[torch.Tensor, ...]
+    expected: tuple[torch.Tensor, ...]
+
+    @property
+    def passed(self) -> bool:
+        return self.error <= self.bound
+
+
+def unchanged(model: ModelGraph) -> None:
+    """The edit that edits nothing."""
+
+
+class Layer:
+    """A shape in a dtype on the context's device. Every graph gets the same weights and tokens."""
+
+    def __init__(self, context: Context, shape: str, dtype: torch.dtype) -> None:
+        self.context, self.shape, self.dtype = context, shape, dtype
+        self.config = layer_config(context, shape, dtype)
+        recipe = Recipe(version=1, name="conformance", model=ModelSection(source="/conformance"))
+        self.binding = make_binding(recipe, self.config, context.backend, dtype, dtype, DEFAULT_PAGE_SIZE)
+        host = ReferenceDevice("host", HOST_BYTES)
+        self._host = LayerRun(host, _plain, self._buffers(host), lambda: SlabKVPool(self._spec(), host))
+        device = context.device
+        self.run = LayerRun(device, self._prepare, self._buffers(device), self.make_pool)
+        self.sources = random_weights(self.graph(), dtype)
+
+    def graph(self) -> ModelGraph:
+        """The unfused graph, bound to the backend's kernels."""
+        return unfolded(self.config, self.binding)
+
+    def fused(self, policies: Sequence[str], edit: Edit = unchanged) -> tuple[ModelGraph, tuple[FusionDecision, ...]]:
+        """The graph after an edit and with the policies applied."""
+        graph = self.graph()
+        edit(graph)
+        decisions = fold(graph, self.binding, policies, self.context.backend.fusions)
+        return graph, decisions
+
+    def compare(self, policies: Sequence[str], edit: Edit = unchanged) -> Outcome:
+        """The edited graph with the policies applied, on the backend, against the edited graph itself, exact.
+
+        What rounding explains is what the references lose in the dtype, with a margin, plus some roundings.
+        """
+        expected = self._referenced(torch.float64, edit)
+        rounded = self._referenced(self.dtype, edit)
+        graph, decisions = self.fused(policies, edit)
+        self.context.fallbacks |= fallbacks(graph)
+        got = self.run(graph, self.dtype, self.sources)
+        bound = MARGIN * distance(rounded, expected) + ROUNDINGS * torch.finfo(self.dtype).eps
+        return Outcome(distance(got, expected), bound, sum(one.applied for one in decisions), got, expected)
+
+    def make_pool(self) -> KVPool:
+        return self.context.backend.create_kv_pool(self._spec(), self.context.device)
+
+    def _referenced(self, dtype: torch.dtype, edit: Edit) -> tuple[torch.Tensor, ...]:
+        graph = unfolded(self.config, referenced(self.binding, dtype))
+        edit(graph)
+        return self._host(graph, dtype, self.sources)
+
+    def _prepare(self, name: str, tensor: torch.Tensor, op: str) -> PreparedWeight:
+        return self.context.backend.prepare_weight(name, tensor, op, self.context.device)
+
+    def _buffers(self, device: Device) -> dict[str, torch.Tensor]:
+        table = rope_table(self.config.rope, self.config.head_dim, POSITIONS)
+        return {"model.rope_table": table.to(device.torch_device)}
+
+    def _spec(self) -> KVSpec:
+        page_bytes = 2 * self.config.kv_size * self.dtype.itemsize * DEFAULT_PAGE_SIZE
+        return KVSpec(
+            layers=1,
+            kv_heads=self.config.num_kv_heads,
+            head_dim=self.config.head_dim,
+            dtype=self.dtype,
+            budget_bytes=PAGES * page_bytes,
+            page_size=DEFAULT_PAGE_SIZE,
+        )
+
+
+def layer_config(context: Context, shape: str, dtype: torch.dtype) -> ModelConfig:
+    """One layer, a few words, heads as wide as the device can."""
+    raw = raw_config(shape, head_dim(context), dtype)
+    return drop_layers(ModelConfig.from_raw(raw), 1, VOCAB)
+
+
+def head_dim(context: Context) -> int:
+    most = context.info.capabilities.max_head_dim
+    return HEAD_DIM if most is None else min(HEAD_DIM, most)
+
+
+def referenced(binding: Binding, dtype: torch.dtype) -> Binding:
+    """A binding under which every op is the reference's."""
+    overrides = tuple(Override(name, provider=REFERENCE) for name in CATALOGUE)
+    return replace(binding, dtype=dtype, overrides=overrides, fallback_allowed=True)
+
+
+def fallbacks(graph: ModelGraph) -> set[str]:
+    """The ops that the backend leaves to the reference."""
+    return {op.name for node, op in graph.op_nodes() if resolution(node).is_fallback}
+
+
+def distance(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+    """The worst element over all outputs, as a share of its output's largest; inf for what is no number."""
+    worst = 0.0
+    for one, want in zip(got, expected, strict=True):
+        wide = one.double()
+        if wide.shape != want.shape or not bool(torch.isfinite(wide).all()):
+            return float("inf")
+        if wide.numel():
+            worst = max(worst, float((wide - want).abs().max() / want.abs().max().clamp(min=1e-30)))
+    return worst
+
+
+def _plain(name: str, tensor: torch.Tensor, op: str) -> PreparedWeight:
+    return PreparedWeight(tensor, tensor.nbytes)
+
+
+__all__ = ["Edit", "Layer", "Outcome", "distance", "fallbacks", "head_dim", "layer_config", "referenced", "unchanged"]
