@@ -9,9 +9,9 @@ from support.engines import core_of, greedy, loaded, logits_of, make_recipe, ran
 from support.tiny_models import make_tiny
 
 KINDS = ("llama", "qwen2", "qwen3")
-LENGTHS = (33, 5, 40, 18)
-MAX_TOKENS = 12
-LONG = 120
+LENGTHS = (33, 5, 20, 18)
+MAX_TOKENS = 8
+LONG = 100
 POLICIES = [policy for policy in ORDER if policy != "shared_experts"]
 ALL = {"policies": POLICIES, "on_missing": "ignore"}
 
