@@ -157,4 +157,4 @@ def test_peak_memory_stays_below_the_weights_and_a_gibibyte(tmp_path):
     tests = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", PEAK, tests, directory], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["peak"] < found["weights"] + 1024 * MIB
+    assert found["peak"] < found["weights"] + 1024 * MIB, found
