@@ -72,7 +72,7 @@ def _bound(
     least = factor * info.smallest_normal * (info.eps if numerics.keeps_subnormals else 1.0)
     size = want.abs()
     if op.error.kind == "rounded":
-        return info.eps * size + least
+        return size * info.eps + least
     if op.error.kind == "ulps":
         summed = want.shape[-1] if op.name.endswith("norm") else 1
         return (factor * info.eps + summed**0.5 * u) * size + least
@@ -81,7 +81,7 @@ def _bound(
         scale = finite.square().mean().sqrt().item() if finite.numel() else 0.0
         share = factor * (2 * u * max(1, depth_of(op, args)) ** 0.5 + 2 * info.eps)
         return 2 * info.eps * size + share * scale + least
-    bound = factor * u * terms.sums + 2 * info.eps * size + least
+    bound: torch.Tensor = factor * u * terms.sums + 2 * info.eps * size + least
     return bound if terms.rounded is None else bound + info.eps * terms.rounded
 
 

@@ -1,0 +1,81 @@
+"""Offsets that don't fit small integers. Knows which ops look up rows; needs memory at the deep level only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from anychip_sdk.conformance.claims import Claims
+from anychip_sdk.conformance.context import Context
+from anychip_sdk.conformance.oracle import launch, same_bits
+from anychip_sdk.conformance.placing import Placed, make_pool, token_major
+from anychip_sdk.conformance.requirements import Case, Level, expect, requirement
+from anychip_sdk.conformance.trials import resolved
+
+WIDTH = 64
+PAGE_SIZE = 16
+LOOK_UPS = ("embedding", "kv_write", "select_rows")
+
+
+def _cases(claims: Claims, level: Level) -> Iterator[Case]:
+    """2^24 is where float32 stops counting; 2^31, where int32 does, takes gigabytes and is a claim of its own."""
+    powers = (24, 31) if level in ("deep", "soak") else (24,)
+    for op in LOOK_UPS:
+        dtype = claims.ops[op][0] if claims.ops.get(op) else next(iter(claims.dtypes), "float32")
+        for power in powers:
+            needs = (f"op:{op}:{dtype}", *(("large_index",) if power > 24 else ()))
+            yield Case(f"{op}-2p{power}".replace("_", "-"), {"op": op, "dtype": dtype, "power": power}, needs)
+
+
+@requirement(
+    "AC-OP-019",
+    level="MUST",
+    text="Rows and slots MUST be found at offsets beyond 2^24 elements, and beyond 2^31 where large indices are "
+    "claimed.",
+    cases=_cases,
+)
+def large_offsets_are_found(context: Context, case: Case) -> None:
+    dtype: torch.dtype = getattr(torch, case.params["dtype"])
+    rows = (1 << case.params["power"]) // WIDTH + 40
+    places = torch.tensor([0, rows - 1, rows - 33, rows // 2, 17])
+    values = torch.randn(len(places), WIDTH, generator=context.generator(), dtype=torch.float64).to(dtype)
+    if case.params["op"] == "kv_write":
+        _write(context, dtype, places, values, rows)
+    else:
+        _look_up(context, case.params["op"], dtype, places, values, rows)
+
+
+def _look_up(
+    context: Context, op: str, dtype: torch.dtype, places: torch.Tensor, values: torch.Tensor, rows: int
+) -> None:
+    device = context.device.torch_device
+    table = torch.zeros(rows, WIDTH, dtype=dtype, device=device)
+    table[places.to(device)] = values.to(device)
+    args: tuple[Any, ...] = (places, table) if op == "embedding" else (table, places)
+    one = resolved(context, op, dtype, args, {"hidden": WIDTH, "vocab": rows})
+    (got,) = launch(context, one, Placed([value.to(device) for value in args]))
+    expect(same_bits(got.cpu(), values), f"{one}: other rows than those at {places.tolist()} came back")
+
+
+def _write(context: Context, dtype: torch.dtype, places: torch.Tensor, values: torch.Tensor, rows: int) -> None:
+    device = context.device.torch_device
+    pages = -(-rows // PAGE_SIZE)
+    pool = make_pool(context, pages, page_size=PAGE_SIZE, kv_heads=1, head_dim=WIDTH, dtype=dtype)
+    try:
+        new = values.unsqueeze(1).to(device)
+        args = (new, new, *pool.layer(0), places.to(device))
+        one = resolved(context, "kv_write", dtype, args, {"heads": 1, "kv_heads": 1, "head_dim": WIDTH})
+        launch(context, one, Placed(list(args)))
+        for name, cache in zip(("keys", "values"), pool.layer(0), strict=True):
+            for place, value in zip(places.tolist(), values, strict=True):
+                page = cache.narrow(pool.layout.axes.index("page"), place // PAGE_SIZE, 1).cpu()
+                found = token_major(page, pool.layout.axes)[0, place % PAGE_SIZE, 0]
+                expect(same_bits(found, value), f"{one}: slot {place} does not hold the {name} written there")
+    finally:
+        context.device.synchronize()
+        pool.close()
+
+
+__all__: list[str] = []

@@ -1,0 +1,172 @@
+"""Which sizes each op is checked with, by class and level. Knows shapes; runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from anychip_sdk.conformance.claims import Claims
+from anychip_sdk.conformance.requirements import Case, Level
+from anychip_sdk.ops.base import CATALOGUE, Op
+from anychip_sdk.testing.bounds import has_own_dtype
+
+Sizes = Mapping[str, int]
+
+#: ops over heads and pages; their classes are those of `geometries`
+HEAD_OPS = ("copy_pages", "kv_write", "mha", "paged_attention", "qk_norm_rope", "rope")
+#: with a batch of sequences, which is never empty
+BATCH_OPS = ("mha", "paged_attention")
+#: ops over float32 logits
+LOGIT_OPS = ("apply_logit_bias", "apply_penalties", "argmax", "sample")
+IN_PLACE = tuple(name for name, op in CATALOGUE.items() if op.mutated)
+
+WIDTHS: Mapping[str, tuple[int, ...]] = {
+    "ones": (1,),
+    "small": (2, 3, 7, 8),
+    "tails": (15, 16, 17, 31, 33),
+    "blocks": (127, 129),
+    "wide": (1000,),
+}
+WIDE_DEEP = (1000, 4097)
+#: (heads, kv_heads)
+GROUPS = ((2, 2), (4, 2), (3, 1), (8, 2), (7, 1), (8, 1))
+HEAD_DIMS = (64, 80, 96, 128)
+PAGE_SIZES = (1, 16, 64, 128)
+CONTEXTS = (1, 15, 16, 17, 31, 33, 127, 129)
+WINDOWS = (1, 5, 16, 100)
+
+
+class Geometry(NamedTuple):
+    """A class of sizes of an op over heads."""
+
+    name: str
+    sizes: tuple[Sizes, ...]
+
+
+def per_op(
+    classes: Callable[[Op, Claims, Level], Iterable[str]] = lambda op, claims, level: ("",),
+    only: Sequence[str] | None = None,
+) -> Callable[[Claims, Level], Iterator[Case]]:
+    """Cases of every op of the catalogue, or of some: per claimed dtype and class one, else one that is not claimed."""
+
+    def cases(claims: Claims, level: Level) -> Iterator[Case]:
+        for name in only if only is not None else sorted(CATALOGUE):
+            op = CATALOGUE[name]
+            dtypes = [dtype for dtype in claims.ops.get(name, ()) if getattr(torch, dtype).is_floating_point]
+            missing = [dtype for dtype in claims.dtypes if dtype not in dtypes and is_float(dtype)]
+            if not has_own_dtype(op):  # ids and float32 logits are the same for every dtype
+                dtypes, missing = dtypes[:1], [] if dtypes else missing[:1]
+            for dtype in dtypes:
+                for kind in classes(op, claims, level):
+                    label = f"{name}-{dtype}-{kind}" if kind else f"{name}-{dtype}"
+                    params = {"op": name, "dtype": dtype, "class": kind}
+                    yield Case(label.replace("_", "-"), params, (f"op:{name}:{dtype}",))
+            for dtype in missing:
+                yield Case(f"{name}-{dtype}".replace("_", "-"), {}, (f"op:{name}:{dtype}",))
+
+    return cases
+
+
+def is_float(dtype: str) -> bool:
+    """Whether the dtype of that name is one that models compute in."""
+    found = getattr(torch, dtype, None)
+    return isinstance(found, torch.dtype) and found.is_floating_point and found.itemsize > 1
+
+
+def width_classes(op: Op, claims: Claims, level: Level) -> Iterable[str]:
+    """The classes of an op over rows, or the plain one of an op over heads."""
+    return ("plain",) if op.name in HEAD_OPS else tuple(WIDTHS)
+
+
+def widths(op: str, kind: str, level: Level) -> Iterator[Sizes]:
+    """The sizes of a class: as rows, as inner and as outer dimension, each with another of the same class."""
+    if op in HEAD_OPS:
+        yield {}
+        yield {"heads": 3, "kv_heads": 1, "head_dim": 64, "page_size": 16, "pages": 16, "tokens": 7}
+        return
+    values = WIDE_DEEP if kind == "wide" and level in ("deep", "soak") else WIDTHS[kind]
+    for i, width in enumerate(values):
+        other, rows = values[(i + 1) % len(values)], values[(i + 2) % len(values)]
+        rows = min(rows, 33)
+        tokens = min(rows, rows * width) if op in LOGIT_OPS else rows
+        yield {"tokens": tokens, "rows": rows, "hidden": width, "inner": other, "out": other, "vocab": width}
+
+
+def geometry_classes(op: Op, claims: Claims, level: Level) -> Iterable[str]:
+    return tuple(one.name for one in geometries(op.name, claims, level))
+
+
+def geometries(op: str, claims: Claims, level: Level) -> tuple[Geometry, ...]:
+    """Groups of heads, head dimensions, page sizes, contexts, windows, rotary dimensions: as far as the op has them."""
+    thorough = level != "smoke"
+    limit = claims.limits.get("max_head_dim", 256)
+    dims = [dim for dim in (*HEAD_DIMS, *((32, 256) if thorough else ())) if dim <= limit]
+    usual = {"head_dim": min(64, limit), "page_size": 16, "pages": 32, "hidden": 64, "tokens": 9}
+    found = [
+        Geometry("groups", tuple({**usual, "heads": heads, "kv_heads": kv} for heads, kv in GROUPS)),
+        Geometry("head-dims", tuple({**usual, "head_dim": dim} for dim in dims)),
+    ]
+    if op in ("rope", "qk_norm_rope", "mha"):
+        found.append(Geometry("rotary-part", ({**usual, "rotary_dim": usual["head_dim"] // 2},)))
+    if op in ("copy_pages", "kv_write", *BATCH_OPS):
+        found.append(Geometry("page-sizes", tuple(_paged(usual, size, 140) for size in PAGE_SIZES)))
+    if op in BATCH_OPS:
+        contexts = CONTEXTS if thorough else CONTEXTS[:7]
+        exact = tuple({**_paged(usual, 16, context), "context_min": context} for context in contexts)
+        found.append(Geometry("contexts", exact))
+        found.append(Geometry("windows", tuple({**_paged(usual, 16, 140), "window": window} for window in WINDOWS)))
+        alone = ({**usual, "decode_rows": 1, "prefill_rows": 0}, {**usual, "decode_rows": 0, "prefill_rows": 1})
+        found.append(Geometry("one-row", alone))
+    return tuple(found)
+
+
+def _paged(usual: Sizes, page_size: int, context_max: int) -> Sizes:
+    """Five sequences of at most that context on pages of that size, a few pages more than they need."""
+    return {**usual, "page_size": page_size, "context_max": context_max, "pages": 5 * -(-context_max // page_size) + 9}
+
+
+def geometry(op: str, kind: str, claims: Claims, level: Level) -> tuple[Sizes, ...]:
+    """The sizes of one class of `geometries`."""
+    return next(one.sizes for one in geometries(op, claims, level) if one.name == kind)
+
+
+def empties(op: str) -> Iterator[Sizes]:
+    """Sizes without any row; a step has at least one sequence, so attention is never empty."""
+    if op in BATCH_OPS:
+        return
+    rows = 3 if op in LOGIT_OPS and op not in ("argmax", "sample") else 0
+    yield {"tokens": 0, "rows": rows}
+    if op == "select_rows":
+        yield {"tokens": 5, "rows": 0}
+
+
+def usual(op: str) -> Sizes:
+    """Sizes with tails in every dimension, small enough to be run often."""
+    if op in BATCH_OPS:
+        return {"head_dim": 64, "page_size": 16, "pages": 32, "hidden": 64, "context_max": 70}
+    if op in HEAD_OPS:
+        return {"head_dim": 64, "page_size": 16, "pages": 32, "tokens": 17, "rows": 5}
+    if op in LOGIT_OPS:
+        return {"rows": 5, "vocab": 301, "tokens": 9}
+    return {"tokens": 17, "rows": 9, "hidden": 130, "inner": 66, "out": 67, "vocab": 33}
+
+
+__all__ = [
+    "BATCH_OPS",
+    "HEAD_OPS",
+    "IN_PLACE",
+    "LOGIT_OPS",
+    "PAGE_SIZES",
+    "Geometry",
+    "empties",
+    "geometries",
+    "geometry",
+    "geometry_classes",
+    "is_float",
+    "per_op",
+    "usual",
+    "width_classes",
+    "widths",
+]
