@@ -42,6 +42,9 @@ class BackendInfo:
     api: str  #: the API versions that it was written for, e.g. ">=1.0,<2"
     requirements: Requirements = field(default_factory=Requirements)
     claims: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(
+        default_factory=dict
+    )  #: the worker starts with these, where the user set none
     absence: str = ""  #: what a probe that found no device says: why, and what to install
 
 

@@ -6,6 +6,7 @@ Knows how the parts are put together; knows no command and no state file.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -72,7 +73,8 @@ def run(revision_path: Path) -> int:
     recipe_path = write_recipe(revision_path.with_suffix(".recipe.json"), revision.recipe)
     settings = _settings(recipe, plan, defaults)
     log.info("starting", revision=revision.revision, recipe=revision.recipe_path, model=str(plan.model.path))
-    return serve(settings, (CORE_FACTORY, str(recipe_path)), tokenizer, template)
+    environment = {**plan.backend.environment, **os.environ}
+    return serve(settings, (CORE_FACTORY, str(recipe_path)), tokenizer, template, env=environment)
 
 
 def sampling_defaults(generation_config: Mapping[str, object]) -> dict[str, float]:

@@ -43,6 +43,7 @@ def as_json(plan: Plan) -> dict[str, object]:
             "version": plan.backend.version,
             "reason": plan.backend.reason,
             "emulated": plan.backend.emulated,
+            "environment": dict(plan.backend.environment),
             "device": {
                 "name": device.name,
                 "product": device.product,

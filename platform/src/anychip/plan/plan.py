@@ -36,6 +36,7 @@ class BackendPlan:
     reason: str
     device: DeviceInfo
     emulated: bool
+    environment: Mapping[str, str]  #: variables that the worker starts with, where the user set none
 
 
 @dataclass(frozen=True)

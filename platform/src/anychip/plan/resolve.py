@@ -116,7 +116,15 @@ def resolve(
     return Plan(
         recipe=recipe,
         model=model,
-        backend=BackendPlan(backend.name, backend.distribution, backend.version, reason, device, emulated),
+        backend=BackendPlan(
+            backend.name,
+            backend.distribution,
+            backend.version,
+            reason,
+            device,
+            emulated,
+            backend.info.environment,
+        ),
         ops=rows,
         fusions=fusions,
         memory=memory,
