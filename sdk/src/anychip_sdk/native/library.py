@@ -21,7 +21,7 @@ _SIZE_MAX = 1 << 16  # no struct of ours comes near it, so more is not a size
 
 _STREAM_SLOTS = ("create_stream", "destroy_stream")
 _EVENT_SLOTS = ("record_event", "wait_event", "query_event", "synchronize_event", "elapsed", "destroy_event")
-_OPTIONAL = {"device": (*_STREAM_SLOTS, *_EVENT_SLOTS, "handle")}
+OPTIONAL_SLOTS = (*_STREAM_SLOTS, *_EVENT_SLOTS, "handle")  #: of the device table; other tables have none
 
 
 class Need(NamedTuple):
@@ -159,7 +159,7 @@ class Library:
         if not address:
             raise self._broken(f"the required slot '{slot}' is NULL")
         made = self._struct(address, kind, f"anychip_{'weight' if slot == 'weights' else slot}_table_t")
-        optional = _OPTIONAL.get(slot, ())
+        optional = OPTIONAL_SLOTS if slot == "device" else ()
         names = [name for name, *_ in kind._fields_[2:]]
         missing = [name for name in names if name not in optional and not getattr(made, name)]
         if missing:
@@ -221,4 +221,4 @@ class Library:
         return BackendBroken(f"{self.where}: {what}", hint="see anychip_backend.h, which ships with anychip-sdk")
 
 
-__all__ = ["Library", "NativeOp", "Need"]
+__all__ = ["OPTIONAL_SLOTS", "Library", "NativeOp", "Need"]
