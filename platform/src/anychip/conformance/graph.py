@@ -27,6 +27,7 @@ from anychip_sdk.ops import Op
 
 SERVED = "qwen3"  #: the shape that the end-to-end track serves
 QUICK = (SERVED, "llama-gelu")  #: with and without norms of queries and keys, both activations
+SAMPLED = 4  #: near misses of a place at the quickest level
 DTYPES = ("float32", "bfloat16", "float16")
 COVERS = tuple(f"fusion:{name}" for name in sorted({*ORDER, *(one.name for one in FUSIONS)}))
 
@@ -149,7 +150,8 @@ def rewriting_is_idempotent(context: Context, case: Case) -> None:
 @requirement(
     "AC-GRAPH-005",
     level="MUST",
-    text="A pattern of which something else uses an intermediate value MUST NOT be rewritten.",
+    text="A pattern of which something else uses an intermediate value MUST NOT be rewritten, and each of its results "
+    "MUST be right for every user.",
     covers=("hook:anychip_fusions",),
     cases=_sharpest,
 )
@@ -159,7 +161,7 @@ def intermediates_with_a_second_user_stay(context: Context, case: Case) -> None:
         for miss in _sampled(context, [miss for pattern, match in misses for miss in second_users(pattern, match)]):
             what = f"fusion {policy} in {one.shape}, where {miss.text}"
             _, [decision] = one.fused((policy,), miss.edit)
-            expect(decision.applied < number, f"{what}: it was rewritten all the same")
+            expect(miss.is_pattern or decision.applied < number, f"{what}: it was rewritten all the same")
             judge(context, one.compare((policy,), miss.edit), what)
 
 
@@ -245,7 +247,7 @@ def _near(context: Context, case: Case) -> Iterable[tuple[Layer, int, list[tuple
 
 def _sampled(context: Context, misses: list[NearMiss]) -> list[NearMiss]:
     """All of them, but a spread few at the quickest level."""
-    return misses[:: max(1, len(misses) // context.scaled(3, 1000))]
+    return misses[:: max(1, -(-len(misses) // context.scaled(SAMPLED, 1000)))]
 
 
 __all__ = ["DTYPES", "SERVED", "judge", "layer", "model_dtypes"]

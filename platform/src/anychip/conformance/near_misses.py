@@ -47,11 +47,11 @@ def of_policy(policy: str, own: Iterable[Fusion] = ()) -> list[Fusion]:
 
 
 def second_users(pattern: Pattern, match: Match) -> Iterator[NearMiss]:
-    """Each value that only the pattern uses, wanted by somebody else too."""
+    """Each value of the pattern, wanted by somebody else too."""
     results = set(match.outputs(pattern))
     for node in match.nodes.values():
-        if node not in results and _is_value(node):
-            yield NearMiss(f"{node.name} has a second user", _also_returned(node.name), is_pattern=False)
+        if _is_value(node):
+            yield NearMiss(f"{node.name} has a second user", _also_returned(node.name), node in results)
 
 
 def other_numbers(match: Match) -> Iterator[NearMiss]:
