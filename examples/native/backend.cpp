@@ -198,6 +198,7 @@ const anychip_device_table_t kDevice = {
     synchronize_event,
     elapsed,
     destroy_event,
+    nullptr,  // delay: nothing is ever queued
     handle,
 };
 

@@ -62,6 +62,22 @@ int32_t gather(const anychip_tensor_t& rows_of, const Index& index, const anychi
 
 }  // namespace
 
+// x, y -> out
+int32_t add(const anychip_args_t* args) {
+  const anychip_tensor_t* t = args->tensors;
+  return with_type(t[0], [&](auto type) {
+    using T = decltype(type);
+    const View<const T> x(t[0]), y(t[1]);
+    const View<T> out(t[2]);
+    for (std::int64_t row = 0; row < x.rows(); ++row) {
+      const T *one = x.row(row), *other = y.row(row);
+      T* sum = out.row(row);
+      for (std::int64_t i = 0; i < x.last(); ++i) store(sum[i], load(one[i]) + load(other[i]));
+    }
+    return ANYCHIP_OK;
+  });
+}
+
 // x, weight, eps -> out
 int32_t rms_norm(const anychip_args_t* args) {
   const anychip_tensor_t* t = args->tensors;
@@ -184,6 +200,7 @@ constexpr anychip_op_t op(const char* name, int32_t (*run)(const anychip_args_t*
 }  // namespace
 
 const anychip_op_t kOps[] = {
+    op("add", add, kStrided),
     op("rms_norm", rms_norm, kStrided),
     op("add_rms_norm", add_rms_norm, kStrided),
     op("silu_mul", silu_mul, kStrided),

@@ -12,6 +12,7 @@ extern const anychip_weight_table_t kWeights;
 extern const anychip_kv_pool_table_t kPool;
 
 // The ops, each for float32 and bfloat16.
+int32_t add(const anychip_args_t* args);
 int32_t rms_norm(const anychip_args_t* args);
 int32_t add_rms_norm(const anychip_args_t* args);
 int32_t silu_mul(const anychip_args_t* args);

@@ -31,6 +31,7 @@ int32_t device_count(int32_t* count) {
 int32_t describe(int32_t, anychip_device_info_t* info) {
   if (has("abort in describe")) std::abort();
   info->flags = has("device memory") ? 0 : ANYCHIP_DEVICE_HOST_MEMORY;
+  if (has("async without streams")) info->flags |= ANYCHIP_DEVICE_ASYNC_STREAMS;
   info->bytes_total = 1000;
   info->bytes_free = has("free above total") ? 2000 : 1000;
   info->dtypes = 1u << ANYCHIP_FLOAT32;

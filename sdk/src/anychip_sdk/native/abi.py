@@ -98,6 +98,7 @@ class DeviceTableC(Structure):
         ("synchronize_event", CFUNCTYPE(_i32, _any, _any)),
         ("elapsed", CFUNCTYPE(_i32, _any, _any, _any, POINTER(c_double))),
         ("destroy_event", CFUNCTYPE(_i32, _any, _any)),
+        ("delay", CFUNCTYPE(_i32, _any, _any, c_double)),
         ("handle", CFUNCTYPE(_any, _any)),
     )
 

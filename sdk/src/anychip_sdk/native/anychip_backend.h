@@ -118,7 +118,8 @@ typedef struct anychip_device_table {
   /* Zeroed memory, aligned to `alignment` bytes (a power of two). Zero bytes may give any address.
    * ANYCHIP_OUT_OF_MEMORY: there is not enough. */
   int32_t (*alloc)(anychip_device_t* device, uint64_t bytes, uint64_t alignment, void** address);
-  /* ANYCHIP_INVALID: `address` was not given out by this device, or was given back already. */
+  /* Work queued on a stream may still use it: do not hand it out again before that is done.
+   * ANYCHIP_INVALID: `address` was not given out by this device, or was given back already. */
   int32_t (*free)(anychip_device_t* device, void* address);
 
   /* Copy bytes; the areas do not overlap. stream NULL: done on return. Otherwise in the stream's order. */
@@ -144,6 +145,10 @@ typedef struct anychip_device_table {
   int32_t (*synchronize_event)(anychip_device_t* device, anychip_event_t* event);
   int32_t (*elapsed)(anychip_device_t* device, anychip_event_t* since, anychip_event_t* until, double* seconds);
   int32_t (*destroy_event)(anychip_device_t* device, anychip_event_t* event);
+
+  /* (optional) Keep a stream busy for about that long. Default: refused. Required with ANYCHIP_DEVICE_ASYNC_STREAMS,
+   * which the conformance suite proves with it. */
+  int32_t (*delay)(anychip_device_t* device, anychip_stream_t* stream, double seconds);
 
   /* (optional) Your own library's handle of the device, for programs that link to it. Default: none. */
   void* (*handle)(anychip_device_t* device);

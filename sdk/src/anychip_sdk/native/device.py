@@ -5,15 +5,16 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Mapping
-from ctypes import byref, c_double, c_int32, c_uint64, c_void_p
+from ctypes import byref, c_uint64, c_void_p
 from typing import Any
 
 import torch
 
-from anychip_sdk.device import Capabilities, Device, DeviceConfig, Event, HostEvent, HostStream, MemoryInfo, Stream
+from anychip_sdk.device import Capabilities, Device, DeviceConfig, HostStream, MemoryInfo, Stream
 from anychip_sdk.errors import BackendBroken, DeviceAbsent, MemoryInsufficient
 from anychip_sdk.native import abi
 from anychip_sdk.native.library import Library
+from anychip_sdk.native.streams import NativeStream
 
 
 def capabilities_of(info: abi.DeviceInfoC) -> Capabilities:
@@ -38,6 +39,12 @@ def tensor_at(address: int, nbytes: int) -> torch.Tensor:
     if nbytes == 0:
         return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype=torch.uint8)
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two contiguous tensors share bytes."""
+    first, second = one.data_ptr(), other.data_ptr()
+    return first < second + other.nbytes and second < first + one.nbytes
 
 
 class NativeDevice(Device):
@@ -142,16 +149,28 @@ class NativeDevice(Device):
     def copy(self, dst: torch.Tensor, src: torch.Tensor, stream: Stream | None = None) -> None:
         own = stream if isinstance(stream, NativeStream) else None
         plain = dst.dtype == src.dtype and dst.shape == src.shape and dst.is_contiguous() and src.is_contiguous()
-        if not plain:  # a conversion or a strided copy: torch does it on the host's side of the same memory
+        if not plain or _overlap(dst, src):
             if own is not None:
                 own.synchronize()
-            dst.copy_(src)
+            # conversions and strided copies are torch's, on the host's side of the same memory
+            dst.copy_(src.clone() if plain else src)
             return
         pointer = None if own is None else own.pointer
         arguments = (dst.data_ptr(), src.data_ptr(), dst.nbytes, abi.COPY_ANY, pointer)
         self._check(self._library.device.copy(self._opened(), *arguments), f"copy of {dst.nbytes} bytes")
-        if own is not None:
+        if own is None:
+            return
+        if self._is_own(dst) and self._is_own(src):
             own.hold(dst, src)
+        else:  # ordinary host memory is the caller's again when this returns
+            own.synchronize()
+
+    def delay(self, stream: Stream, seconds: float) -> None:
+        slot = self._library.device.delay
+        if not slot or not isinstance(stream, NativeStream):
+            super().delay(stream, seconds)
+        else:
+            self.stream_call("delay", stream.pointer, seconds)
 
     def synchronize(self) -> None:
         self._check(self._library.device.synchronize(self._opened(), None), "synchronize")
@@ -197,8 +216,11 @@ class NativeDevice(Device):
         if self._handle is not None and address:
             self._check(self._library.device.free(self._handle, address), "free")
 
-    def event_call(self, slot: str, *arguments: object) -> None:
-        """Call one of the event or stream slots."""
+    def _is_own(self, tensor: torch.Tensor) -> bool:
+        return tensor.untyped_storage().data_ptr() in self._buffers
+
+    def stream_call(self, slot: str, *arguments: object) -> None:
+        """Call one of the slots of streams and events."""
         self._check(getattr(self._library.device, slot)(self._opened(), *arguments), slot)
 
     @property
@@ -206,76 +228,4 @@ class NativeDevice(Device):
         return bool(self._library.device.record_event)
 
 
-class NativeStream(Stream):
-    """A stream of the library's; keeps what a copy reads and writes alive until it is done."""
-
-    def __init__(self, device: NativeDevice, pointer: int) -> None:
-        self.pointer: int | None = pointer
-        self._device = device
-        self._held: list[torch.Tensor] = []
-
-    def hold(self, *tensors: torch.Tensor) -> None:
-        self._held += tensors
-
-    def record(self) -> Event:
-        if not self._device.has_events:
-            self.synchronize()
-            return HostEvent()
-        pointer = c_void_p()
-        self._device.event_call("record_event", self._live(), byref(pointer))
-        return NativeEvent(self._device, pointer.value or 0)
-
-    def wait(self, event: Event) -> None:
-        if isinstance(event, NativeEvent):
-            self._device.event_call("wait_event", self._live(), event.pointer)
-        else:
-            event.synchronize()
-
-    def synchronize(self) -> None:
-        self._device.event_call("synchronize", self._live())
-        self._held.clear()
-
-    def destroy(self) -> None:
-        if self.pointer is not None:
-            self._device.event_call("destroy_stream", self.pointer)
-            self.pointer = None
-            self._held.clear()
-
-    def _live(self) -> int:
-        if self.pointer is None:
-            message = "the stream was destroyed"
-            raise ValueError(message)
-        return self.pointer
-
-
-class NativeEvent(Event):
-    """An event of the library's, destroyed with its last reference."""
-
-    def __init__(self, device: NativeDevice, pointer: int) -> None:
-        self.pointer = pointer
-        self._device = device
-        weakref.finalize(self, _destroy_event, device, device.handle, pointer).atexit = False
-
-    def query(self) -> bool:
-        is_done = c_int32()
-        self._device.event_call("query_event", self.pointer, byref(is_done))
-        return bool(is_done.value)
-
-    def synchronize(self) -> None:
-        self._device.event_call("synchronize_event", self.pointer)
-
-    def elapsed_s(self, since: Event) -> float:
-        if not isinstance(since, NativeEvent):
-            message = f"{type(since).__name__} is not an event of this device"
-            raise TypeError(message)
-        seconds = c_double()
-        self._device.event_call("elapsed", since.pointer, self.pointer, byref(seconds))
-        return seconds.value
-
-
-def _destroy_event(device: NativeDevice, handle: int | None, pointer: int) -> None:
-    if handle is not None and device.handle == handle:  # closing the device took its events along
-        device.event_call("destroy_event", pointer)
-
-
-__all__ = ["NativeDevice", "NativeEvent", "NativeStream", "capabilities_of", "tensor_at", "versions_of"]
+__all__ = ["NativeDevice", "capabilities_of", "tensor_at", "versions_of"]

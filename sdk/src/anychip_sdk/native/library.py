@@ -21,7 +21,7 @@ _SIZE_MAX = 1 << 16  # no struct of ours comes near it, so more is not a size
 
 _STREAM_SLOTS = ("create_stream", "destroy_stream")
 _EVENT_SLOTS = ("record_event", "wait_event", "query_event", "synchronize_event", "elapsed", "destroy_event")
-OPTIONAL_SLOTS = (*_STREAM_SLOTS, *_EVENT_SLOTS, "handle")  #: of the device table; other tables have none
+OPTIONAL_SLOTS = (*_STREAM_SLOTS, *_EVENT_SLOTS, "delay", "handle")  #: of the device table; other tables have none
 
 
 class Need(NamedTuple):
@@ -108,6 +108,8 @@ class Library:
             message = f"{self.where}: device {index} has memory that the host cannot address"
             hint = "such a device needs a Python package that says how torch reaches it: docs/writing-a-backend.md"
             raise BackendIncompatible(message, hint=hint)
+        if info.flags & abi.ASYNC_STREAMS and not (self.device.create_stream and self.device.delay):
+            raise self._broken(f"describe({index}): ANYCHIP_DEVICE_ASYNC_STREAMS needs 'create_stream' and 'delay'")
         if not 0 <= info.preferred_dtype < len(abi.DTYPES) or not info.dtypes >> info.preferred_dtype & 1:
             raise self._broken(f"describe({index}): preferred_dtype {info.preferred_dtype} is not among its dtypes")
         return info
