@@ -7,6 +7,7 @@ may be off by more than a small result of small terms, and a constant bias can't
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -75,7 +76,7 @@ def _bound(
         return size * info.eps + least
     if op.error.kind == "ulps":
         summed = want.shape[-1] if op.name.endswith("norm") else 1
-        return (factor * info.eps + summed**0.5 * u) * size + least
+        return (factor * info.eps + math.sqrt(summed) * u) * size + least
     if terms is None:  # blocks of several ops: by the size of the whole result
         finite = want[want.isfinite()]
         scale = finite.square().mean().sqrt().item() if finite.numel() else 0.0
