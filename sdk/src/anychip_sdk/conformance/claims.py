@@ -9,6 +9,18 @@ from typing import Literal
 
 Profile = Literal["bringup", "kernel", "serving-core", "serving-full"]
 PROFILES: tuple[Profile, ...] = ("bringup", "kernel", "serving-core", "serving-full")
+#: what a manifest may claim, and what it means
+CAPABILITIES: Mapping[str, str] = {
+    "async_streams": "streams run behind the host's back, and Device.delay keeps one busy",
+    "concurrent_streams": "two streams run at the same time",
+    "pinned_memory": "Device.pin gives page-locked memory, copies from which do not block",
+    "exact_accounting": "Device.memory counts every byte that Device.alloc gives and takes",
+    "multi_device": "several devices work side by side in one process",
+    "deterministic": "the same call gives the same bits each time",
+    "batch_invariant": "a row's result does not depend on its batch mates",
+    "thread_safe": "several threads may call kernels at the same time, each on its own tensors",
+    "serving": "the engine serves models on it",
+}
 
 
 @dataclass(frozen=True)
@@ -61,4 +73,4 @@ class Claims:
         return self.capabilities.get(claim, False)
 
 
-__all__ = ["PROFILES", "Claims", "Profile", "Waiver"]
+__all__ = ["CAPABILITIES", "PROFILES", "Claims", "Profile", "Waiver"]

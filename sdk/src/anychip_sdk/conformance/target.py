@@ -1,0 +1,194 @@
+"""Find what is tested: an installed backend, a module's object, a shared object. Knows entry points; runs nothing."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution, distributions
+from importlib.util import find_spec
+from pathlib import Path
+
+from anychip_sdk.backend import Backend, load_backend
+from anychip_sdk.conformance.claims import Claims
+from anychip_sdk.conformance.manifest import FILE, load_claims, read_claims
+from anychip_sdk.errors import BackendBroken, BackendNotFound, PreconditionFailed, UsageError
+
+GROUP = "anychip.backends"
+_UNHASHED = ("__pycache__", ".dist-info", ".egg-info")
+_OWN = "certificate.json"  #: lies in the package itself and can't hold its own digest
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Loads an installed backend; can be pickled."""
+
+    name: str
+    module: str  #: package.module or package.module:attribute
+    distribution: str
+    version: str
+
+    def __call__(self) -> Backend:
+        try:
+            plugin = EntryPoint(self.name, self.module, GROUP).load()
+        except (Exception, SystemExit) as error:
+            message = f"backend '{self.name}' ({self.distribution} {self.version}): importing {self.module}: {error!r}"
+            raise BackendBroken(message) from error
+        return load_backend(self.name, plugin, distribution=self.distribution, version=self.version)
+
+
+@dataclass(frozen=True)
+class LibraryLoader:
+    """Loads a shared object; can be pickled."""
+
+    path: str
+
+    def __call__(self) -> Backend:
+        from anychip_sdk.native.loader import load_native_backend
+
+        return load_native_backend(self.path)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A backend under test.
+
+    Attributes:
+        name: as the command line said it: what a replay is given.
+        load: loads it from scratch; picklable, since each group of checks has a process of its own.
+        claims: from its manifest.
+        digest: of every file that the backend consists of.
+    """
+
+    name: str
+    load: Callable[[], Backend]
+    claims: Claims
+    distribution: str
+    version: str
+    digest: str
+
+
+def find_target(name: str, claims: Path | None = None) -> Target:
+    """The backend of that name.
+
+    Args:
+        name: an installed backend's, `package.module:attribute` of a plugin object, or the path of a shared object.
+        claims: its manifest; None: the one in its package, or beside the shared object.
+
+    Raises:
+        PreconditionFailed: the families of not found, broken, without a manifest.
+    """
+    if name.endswith((".so", ".dylib", ".dll")):
+        return _library(Path(name), claims)
+    entry = _installed(name) or (_object(name) if ":" in name else None)
+    if entry is None:
+        names = sorted({one.name for one, _ in _declared()})
+        near = difflib.get_close_matches(name, names, n=1)
+        message = f"no backend '{name}' is installed; installed: {', '.join(names) or 'none'}."
+        message += f" Did you mean '{near[0]}'?" if near else ""
+        raise BackendNotFound(message, hint="install its package, or name module:attribute or the path of a .so")
+    module = entry.module.partition(":")[0]
+    found = read_claims(claims, entry.name) if claims is not None else load_claims(module, entry.name)
+    return Target(name, entry, found, entry.distribution, entry.version, package_digest(module, entry.distribution))
+
+
+def _installed(name: str) -> Loader | None:
+    found = [(entry, one) for entry, one in _declared() if entry.name == name]
+    if not found:
+        return None
+    titles = sorted({str(one.metadata["Name"]) for _, one in found})
+    if len(titles) > 1:
+        message = f"backend '{name}' is offered by several installed distributions: {', '.join(titles)}"
+        raise BackendBroken(message, hint="uninstall all but one of them")
+    entry, one = found[0]
+    return Loader(name, entry.value, titles[0], one.version)
+
+
+def _object(name: str) -> Loader:
+    """A plugin object that no distribution declares; it says its own name."""
+    module, _, attribute = name.partition(":")
+    try:
+        plugin = getattr(import_module(module), attribute)
+        info = plugin.anychip_backend()
+    except Exception as error:
+        message = f"{name}: {type(error).__name__}: {error}"
+        raise UsageError(message, hint="expected package.module:attribute of an object with the hooks") from error
+    top = module.partition(".")[0]
+    try:
+        version = distribution(top.replace("_", "-")).version
+    except PackageNotFoundError:
+        version = "0"
+    return Loader(info.name, name, top, version)
+
+
+def _library(path: Path, claims: Path | None) -> Target:
+    if not path.is_file():
+        message = f"there is no file {path}"
+        raise BackendNotFound(message)
+    manifest = claims or path.parent / FILE
+    if not manifest.is_file():
+        message = f"no {FILE} lies beside {path}, so it claims nothing that could be tested"
+        raise PreconditionFailed(message, hint="write one, or name it with --claims")
+    load = LibraryLoader(str(path.absolute()))
+    backend = load()
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    found = read_claims(manifest, backend.name)
+    return Target(str(path), load, found, backend.distribution, backend.version, digest)
+
+
+def _declared() -> Iterator[tuple[EntryPoint, Distribution]]:
+    for one in distributions():
+        for entry in one.entry_points:
+            if entry.group == GROUP:
+                yield entry, one
+
+
+def installed_modules(title: str) -> tuple[str, ...]:
+    """The modules that a distribution's backends are in."""
+    try:
+        entries = distribution(title).entry_points
+    except PackageNotFoundError:
+        return ()
+    return tuple(entry.value.partition(":")[0] for entry in entries if entry.group == GROUP)
+
+
+def package_digest(module: str, title: str) -> str:
+    """SHA-256 over the names and contents of a backend's files, as they lie on this disk.
+
+    Those that the wheel's RECORD lists and those in the package's folder: equal for a wheel and for the folder that
+    it was built from, and different as soon as one installed file is touched.
+    """
+    files = dict(_package_files(module.partition(".")[0]))
+    try:
+        recorded = distribution(title).files or []
+    except PackageNotFoundError:
+        recorded = []
+    for file in recorded:
+        if not file.as_posix().startswith("..") and "/" in file.as_posix():
+            files.setdefault(file.as_posix(), Path(str(file.locate())))
+    total = hashlib.sha256()
+    for name in sorted(files):
+        if any(part in name for part in _UNHASHED) or name.endswith(_OWN) or not files[name].is_file():
+            continue
+        total.update(f"{name}\0{hashlib.sha256(files[name].read_bytes()).hexdigest()}\n".encode())
+    return total.hexdigest()
+
+
+def _package_files(top: str) -> Iterator[tuple[str, Path]]:
+    spec = find_spec(top)
+    if spec is None:
+        return
+    if not spec.submodule_search_locations:
+        if spec.origin is not None:
+            yield Path(spec.origin).name, Path(spec.origin)
+        return
+    for location in spec.submodule_search_locations:
+        root = Path(location)
+        for path in root.rglob("*"):
+            if path.is_file():
+                yield f"{top}/{path.relative_to(root).as_posix()}", path
+
+
+__all__ = ["GROUP", "LibraryLoader", "Loader", "Target", "find_target", "installed_modules", "package_digest"]
