@@ -75,7 +75,7 @@ class Library:
         self.weights = self._table(table.weights, abi.WeightTableC, "weights") if table.weights else None
         self.kv_pool = self._table(table.kv_pool, abi.KVPoolTableC, "kv_pool") if table.kv_pool else None
         if self.weights is None and any(op.flags & abi.PREPARES_WEIGHT for op in self.ops):
-            raise self._broken("an op has ANYCHIP_OP_PREPARES_WEIGHT, and the slot 'weights' is NULL")
+            raise self._broken("an op is flagged as preparing weights, and the slot 'weights' is NULL")
 
     @property
     def where(self) -> str:
@@ -109,7 +109,9 @@ class Library:
             hint = "such a device needs a Python package that says how torch reaches it: docs/writing-a-backend.md"
             raise BackendIncompatible(message, hint=hint)
         if info.flags & abi.ASYNC_STREAMS and not (self.device.create_stream and self.device.delay):
-            raise self._broken(f"describe({index}): ANYCHIP_DEVICE_ASYNC_STREAMS needs 'create_stream' and 'delay'")
+            raise self._broken(
+                f"describe({index}): the flag for asynchronous streams needs 'create_stream' and 'delay'"
+            )
         if not 0 <= info.preferred_dtype < len(abi.DTYPES) or not info.dtypes >> info.preferred_dtype & 1:
             raise self._broken(f"describe({index}): preferred_dtype {info.preferred_dtype} is not among its dtypes")
         return info
@@ -136,7 +138,7 @@ class Library:
             return abi.EntryFunction((abi.ENTRY, opened))
         except AttributeError as error:
             message = f"{self.where} has no symbol '{abi.ENTRY}'"
-            hint = 'define it as ANYCHIP_EXPORT, and extern "C" where it is C++'
+            hint = 'define it with the export macro of anychip_backend.h, and extern "C" where it is C++'
             raise BackendBroken(message, hint=hint) from error
 
     def _check_version(self, address: int) -> None:

@@ -40,7 +40,7 @@ FAULTS = [
     ("op version", BackendBroken, "registers 'rms_norm' v2; the catalogue has v1"),
     ("no dtypes", BackendBroken, r"registers 'rms_norm' \(picky\) for no dtype"),
     ("device memory", BackendIncompatible, "device 0 has memory that the host cannot address"),
-    ("async without streams", BackendBroken, r"ANYCHIP_DEVICE_ASYNC_STREAMS needs 'create_stream' and 'delay'"),
+    ("async without streams", BackendBroken, r"the flag for asynchronous streams needs 'create_stream' and 'delay'"),
     ("preferred dtype", BackendBroken, r"describe\(0\): preferred_dtype 4 is not among its dtypes"),
     ("negative count", BackendBroken, "device_count says -2, expected 0 or more"),
     ("count fails", BackendBroken, "device_count: the driver is too old"),
