@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode  # the documented way to see every operation
 from torch.utils._pytree import tree_leaves
 
 from anychip_sdk.conformance.context import Context
@@ -47,10 +47,9 @@ def kv_dtype(context: Context) -> torch.dtype:
 
 def caches(pool: KVPool, layers: int = LAYERS) -> list[tuple[str, torch.Tensor]]:
     """Every cache of the pool with a name for people."""
-    both = [
+    return [
         (f"{what} of layer {i}", pool.layer(i)[j]) for i in range(layers) for j, what in enumerate(("keys", "values"))
     ]
-    return both
 
 
 def page_of(cache: torch.Tensor, axes: Sequence[str], page: int) -> torch.Tensor:

@@ -80,7 +80,7 @@ def _bound(
     if terms is None:  # blocks of several ops: by the size of the whole result
         finite = want[want.isfinite()]
         scale = finite.square().mean().sqrt().item() if finite.numel() else 0.0
-        share = factor * (2 * u * max(1, depth_of(op, args)) ** 0.5 + 2 * info.eps)
+        share = factor * (2 * u * math.sqrt(max(1, depth_of(op, args))) + 2 * info.eps)
         return 2 * info.eps * size + share * scale + least
     bound: torch.Tensor = factor * u * terms.sums + 2 * info.eps * size + least
     return bound if terms.rounded is None else bound + info.eps * terms.rounded

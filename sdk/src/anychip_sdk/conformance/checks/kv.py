@@ -1,4 +1,4 @@
-"""The KV pool's book-keeping: layout, counts, errors, exhaustion, memory. Knows pages; the contents are kv_content's."""
+"""The KV pool's book-keeping: layout, counts, errors, exhaustion, memory. Knows pages, no contents."""
 
 from __future__ import annotations
 
@@ -206,15 +206,13 @@ def budgets_are_kept(context: Context) -> None:
     dtype = kv_dtype(context)
     page_bytes = TOKEN_BYTES * dtype.itemsize * 16
     for pages, limit in ((33, None), (100, 7), (5, 100)):
+        budget = pages * page_bytes + page_bytes // 2
         with trapped(context.device) as trap:
-            pool = context.backend.create_kv_pool(
-                _spec(dtype, pages * page_bytes + page_bytes // 2, limit), context.device
-            )
+            pool = context.backend.create_kv_pool(_spec(dtype, budget, limit), context.device)
             allowed = min(pages, limit or pages)
             found, taken = pool.layout.pages, sum(trap.given.values())
             what = f"a budget of {pages}.5 pages with the limit {limit}: {found} pages"
             expect((allowed + 1) // 2 <= found <= allowed, f"{what}, expected at most {allowed} and at least half")
-            budget = pages * page_bytes + page_bytes // 2
             expect(taken <= budget, f"{what}, {taken} bytes taken from the device for a budget of {budget}")
             expect(pool.stats().pages_total == found, f"{what}, stats say {pool.stats().pages_total}")
             pool.close()

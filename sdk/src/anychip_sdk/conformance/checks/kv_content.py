@@ -1,4 +1,4 @@
-"""What is in the KV pool: written tokens, copied pages, shared pages, pages of former tenants. Knows the layout's names.
+"""What is in the KV pool: written tokens, copied pages, shared pages, former tenants. Knows the layout's names.
 
 Tokens are written by the backend's own kernel and read by an index computation that shares nothing with it.
 """
