@@ -41,7 +41,6 @@ class EngineCore:
         self._copy_pages = bound_function(model.plan.engine_ops["copy_pages"])
         self._forward_s = 0.0
         self._steps_s = 0.0
-        self._steps = 0
 
     @property
     def has_work(self) -> bool:
@@ -73,7 +72,6 @@ class EngineCore:
             self._forward_s += time.perf_counter() - before_s
             tokens = self._sample(batch, logits)
         events = self._scheduler.commit(batch, tokens)
-        self._steps += 1
         self._steps_s += time.perf_counter() - started_s
         return events
 
@@ -100,16 +98,16 @@ class EngineCore:
     def warm_up(self) -> None:
         """Run what a first request would be the first to run: prefill, decode, greedy and drawn tokens."""
         vocab = self.plan.model.config.vocab_size
-        length = min(32, self.plan.model.context_length.value - 4, self.plan.scheduler.kv_tokens - 4)
+        room = min(self.plan.model.context_length.value, self.plan.scheduler.kv_tokens)
+        prompt = [token % vocab for token in range(min(32, room // 2))]
         for temperature in (0.0, 1.0):
             params = SamplingParams(temperature=temperature, seed=0, max_tokens=3, ignore_eos=True)
-            prompt = [token % vocab for token in range(max(1, length))]
             self.add(GenerateRequest(WARM_UP_ID, prompt, params))
             while self.has_work:
                 self.step()
         self.flush_cache()
+        self._scheduler = Scheduler(scheduler_config(self.plan), self._model.pool)  # its counters start at 0
         self._forward_s = self._steps_s = 0.0
-        self._steps = 0
 
     def _copy(self, batch: Batch) -> None:
         if not batch.copies:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import fx
 
-from anychip.graph.fusions import ABSORBS, FUSIONS, ORDER
+from anychip.graph.fusions import FUSIONS, ORDER
 from anychip.graph.ir import ModelGraph, WeightSpec, resolution, shape_of
 from anychip.graph.match import Match, Pattern, find, outputs_of
 from anychip.graph.replace import Binding, bind
@@ -31,6 +31,7 @@ class FusionDecision:
 class _Outcome:
     applied: int = 0
     reasons: list[str] = field(default_factory=list)
+    removed: set[str] = field(default_factory=set)  #: names of the ops that its matches had and their replacements lack
 
 
 def fold(
@@ -46,7 +47,7 @@ def fold(
                 _apply(model, _pattern(fusion), binding, outcome)
     _drop_unused(model)
     model.graph.lint()
-    return tuple(_decision(policy, outcome, outcomes) for policy, outcome in outcomes.items())
+    return tuple(_decision(policy, outcomes, fusions) for policy in outcomes)
 
 
 @cache
@@ -54,11 +55,13 @@ def _pattern(fusion: Fusion) -> Pattern:
     return Pattern(fusion)
 
 
-def _decision(policy: str, outcome: _Outcome, outcomes: dict[str, _Outcome]) -> FusionDecision:
+def _decision(policy: str, outcomes: dict[str, _Outcome], fusions: Sequence[Fusion]) -> FusionDecision:
+    outcome = outcomes[policy]
     if outcome.applied:
         return FusionDecision(policy, outcome.applied, "matched, and the backend has what it needs", refused=False)
-    for larger, smaller in ABSORBS.items():
-        if policy in smaller and larger in outcomes and outcomes[larger].applied:
+    parts = [_pattern(fusion).ops for fusion in fusions if fusion.policy == policy]
+    for larger, other in outcomes.items():
+        if any(part <= other.removed for part in parts):
             return FusionDecision(policy, 0, f"part of {larger} already", refused=False)
     reason = outcome.reasons[0] if outcome.reasons else "nothing in this model matches"
     return FusionDecision(policy, 0, reason, refused=True)
@@ -71,7 +74,9 @@ def _apply(model: ModelGraph, pattern: Pattern, binding: Binding, outcome: _Outc
         found = find(pattern, node)
         if isinstance(found, Match):
             found = _rewrite(model, pattern, found, binding)
-            outcome.applied += found is None
+            if found is None:
+                outcome.applied += 1
+                outcome.removed |= pattern.removes
         if isinstance(found, str):
             outcome.reasons.append(found)
 

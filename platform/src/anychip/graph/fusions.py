@@ -5,7 +5,6 @@ Patterns are over unfused ops; whole blocks (mha, ffn) are tried first, so that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from anychip_sdk.fusion import Fusion, concat_rows, split_rows
@@ -27,9 +26,8 @@ from anychip_sdk.ops import (
     silu_mul,
 )
 
-#: Policies in the order in which they are applied, and the smaller ones that each makes superfluous.
+#: Policies in the order in which they are applied.
 ORDER = ("mha", "ffn", "shared_experts", "qkv_proj", "gate_up_proj", "add_rms_norm", "qk_norm_rope", "silu_mul")
-ABSORBS: Mapping[str, tuple[str, ...]] = {"mha": ("qkv_proj", "qk_norm_rope"), "ffn": ("gate_up_proj", "silu_mul")}
 
 ATTENTION_CONSTANTS = ("heads", "kv_heads", "head_dim", "scale", "window", "eps")
 # fmt: off
@@ -195,4 +193,4 @@ FUSIONS: tuple[Fusion, ...] = (
     Fusion("silu_mul", "gelu_mul", _gelu_then_mul, _gelu_and_mul, ("gelu_mul",)),
 )
 
-__all__ = ["ABSORBS", "FUSIONS", "ORDER"]
+__all__ = ["FUSIONS", "ORDER"]

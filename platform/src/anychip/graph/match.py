@@ -10,6 +10,7 @@ from torch import fx
 
 from anychip.graph.trace import OpTracer
 from anychip_sdk.fusion import Fusion
+from anychip_sdk.ops import Op
 
 
 class Pattern:
@@ -32,6 +33,16 @@ class Pattern:
         return outputs_of(self.before)
 
     @cached_property
+    def ops(self) -> frozenset[str]:
+        """The names of the catalogue ops that the pattern is made of."""
+        return _ops(self.before)
+
+    @cached_property
+    def removes(self) -> frozenset[str]:
+        """Those of them that the replacement does without."""
+        return self.ops - _ops(self.after)
+
+    @cached_property
     def anchor(self) -> fx.Node:
         """The result from which all other nodes of the pattern are reached backwards."""
         body = [node for node in self.before.nodes if node.op not in ("placeholder", "output")]
@@ -41,6 +52,10 @@ class Pattern:
         # results that are views of one op (unpacked tuples): start from the op's last view
         last: fx.Node = body[-1]
         return last
+
+
+def _ops(graph: fx.Graph) -> frozenset[str]:
+    return frozenset(node.target.name for node in graph.nodes if isinstance(node.target, Op))
 
 
 @dataclass(frozen=True)

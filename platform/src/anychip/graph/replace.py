@@ -11,7 +11,7 @@ from torch import fx
 from anychip.graph.ir import RESOLUTION, ModelGraph, argument, shape_of
 from anychip_sdk.errors import KernelMissing
 from anychip_sdk.ops import Op
-from anychip_sdk.registry import Fact, OpKey, OpRegistry, Override, Resolution, dtype_name
+from anychip_sdk.registry import Fact, OpKey, OpRegistry, Override, Rejection, Resolution, dtype_name
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ def node_facts(model: ModelGraph, node: fx.Node, op: Op, binding: Binding) -> di
     return facts
 
 
-def _reasons(rejected: Sequence[object]) -> str:
-    return "; ".join(f"{one.provider}/{one.kernel}: {one.reason}" for one in rejected)  # type: ignore[attr-defined]
+def _reasons(rejected: Sequence[Rejection]) -> str:
+    return "; ".join(f"{one.provider}/{one.kernel}: {one.reason}" for one in rejected)
 
 
 __all__ = ["Binding", "bind", "node_facts", "replace", "settle"]

@@ -198,6 +198,9 @@ def _model_dtype(recipe: Recipe, config: ModelConfig, device: DeviceInfo) -> Dec
 
 def _context_length(recipe: Recipe, config: ModelConfig) -> Decision[int]:
     wanted = recipe.model.context_length
+    if wanted == 1:
+        message = "model.context_length is 1: a prompt and an answer need a token each"
+        raise PreconditionFailed(message, hint="set model.context_length to 2 or more")
     if wanted is None:
         return Decision(config.max_positions, "the model's own")
     if wanted > config.max_positions:
