@@ -94,7 +94,8 @@ def _verified_plan(prepared: Prepared, device: Device) -> Plan:
         raise FusionRefused(message, hint="remove it from fusion.policies, and tell the backend's maker")
     log.warning("fusions refused", reason=message)
     facts, backend = facts_of(prepared.checkpoint), prepared.backend
-    return resolve(plan.recipe, facts, backend, plan.backend.device, plan.backend.reason, frozenset(refused))
+    held = plan.backend
+    return resolve(plan.recipe, facts, backend, held.device, held.reason, frozenset(refused), held.certificate)
 
 
 def make_pool(plan: Plan, backend: Backend, device: Device) -> KVPool:

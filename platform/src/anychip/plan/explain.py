@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from anychip.plan.memory import as_mapping, gib
-from anychip.plan.plan import OpRow, Plan
+from anychip.plan.plan import HeldCertificate, OpRow, Plan
 from anychip_sdk.registry import dtype_name
 
 SCHEMA_VERSION = 1
@@ -44,6 +45,7 @@ def as_json(plan: Plan) -> dict[str, object]:
             "reason": plan.backend.reason,
             "emulated": plan.backend.emulated,
             "environment": dict(plan.backend.environment),
+            "certificate": None if plan.backend.certificate is None else asdict(plan.backend.certificate),
             "device": {
                 "name": device.name,
                 "product": device.product,
@@ -117,9 +119,18 @@ def _head(plan: Plan) -> list[str]:
         f"context    {model.context_length.value} tokens ({model.context_length.reason})",
         f"thinking   {model.thinking}",
         f"backend    {plan.backend.name} {plan.backend.version} ({plan.backend.reason}){emulated}",
+        *_certificate(plan.backend.certificate),
         f"device     {device.name}, {device.product}" + _pairs(device.versions),
         *(f"note       {note}" for note in model.notes),
     ]
+
+
+def _certificate(held: HeldCertificate | None) -> list[str]:
+    if held is None:
+        return []
+    signed = "signed" if held.signed else "UNSIGNED"
+    emulated = ", EMULATED" if held.emulated else ""
+    return [f"certified  {held.word}, profile {held.profile}, level {held.level}, {held.date}, {signed}{emulated}"]
 
 
 def _pairs(values: Mapping[str, str]) -> str:

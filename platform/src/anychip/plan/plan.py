@@ -14,6 +14,7 @@ from anychip.graph.ir import ModelGraph, WeightSpec
 from anychip.models.config import ModelConfig
 from anychip.recipe.schema import Recipe
 from anychip.weights.load import Shard
+from anychip_sdk.conformance.claims import Profile
 from anychip_sdk.device import DeviceInfo
 from anychip_sdk.registry import Rejection, Resolution
 
@@ -29,6 +30,18 @@ class Decision(Generic[T]):
 
 
 @dataclass(frozen=True)
+class HeldCertificate:
+    """The valid conformance certificate of a backend's installed package, as far as a plan tells it."""
+
+    word: str  #: CONFORMANT or CONFORMANT WITH n WAIVERS
+    profile: Profile
+    level: str
+    date: str  #: ISO 8601
+    signed: bool
+    emulated: bool
+
+
+@dataclass(frozen=True)
 class BackendPlan:
     name: str
     distribution: str
@@ -37,6 +50,7 @@ class BackendPlan:
     device: DeviceInfo
     emulated: bool
     environment: Mapping[str, str]  #: variables that the worker starts with, where the user set none
+    certificate: HeldCertificate | None = None
 
 
 @dataclass(frozen=True)
@@ -121,4 +135,4 @@ class Plan:
     warnings: tuple[str, ...]
 
 
-__all__ = ["BackendPlan", "Decision", "MemoryPlan", "ModelPlan", "OpRow", "Plan", "SchedulerPlan"]
+__all__ = ["BackendPlan", "Decision", "HeldCertificate", "MemoryPlan", "ModelPlan", "OpRow", "Plan", "SchedulerPlan"]

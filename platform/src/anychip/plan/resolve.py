@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
 
 from anychip.graph.expand import expand
 from anychip.graph.fold import FusionDecision, fold
@@ -20,12 +18,13 @@ from anychip.models.config import ModelConfig
 from anychip.models.registry import build_model
 from anychip.plan.memory import MAX_RUNNING, budget, needs
 from anychip.plan.ops import bind_engine_ops, op_table
-from anychip.plan.plan import BackendPlan, Decision, ModelPlan, Plan, SchedulerPlan
+from anychip.plan.plan import BackendPlan, Decision, HeldCertificate, ModelPlan, Plan, SchedulerPlan
+from anychip.plan.requires import check_requires
 from anychip.recipe.schema import Recipe
 from anychip.weights.load import Shard
 from anychip_sdk.backend import Backend
 from anychip_sdk.device import DeviceInfo
-from anychip_sdk.errors import ConformanceFailed, FusionRefused, PreconditionFailed, RecipeInvalid
+from anychip_sdk.errors import FusionRefused, PreconditionFailed, RecipeInvalid
 from anychip_sdk.ops import CATALOGUE
 from anychip_sdk.registry import Fact, Override, dtype_name
 
@@ -51,6 +50,7 @@ def resolve(
     device: DeviceInfo,
     reason: str,
     without: frozenset[str] = frozenset(),
+    certificate: HeldCertificate | None = None,
 ) -> Plan:
     """The plan of a recipe on a device.
 
@@ -61,13 +61,15 @@ def resolve(
         device: what its probe said.
         reason: why it is this backend.
         without: fusion policies that verification refused at load.
+        certificate: the valid one of the backend's installed package.
 
     Raises:
         PreconditionFailed: the family: versions, context, kernels, fusions, memory.
+        ConformanceFailed: the recipe requires a certificate that isn't there.
         RecipeInvalid: an override names no op of the catalogue.
     """
     config = checkpoint.config
-    _check_requires(recipe, backend, device)
+    check_requires(recipe, backend, device, certificate)
     model = _model_plan(recipe, checkpoint, device)
     page_size = _page_size(recipe)
     kv_dtype = _dtype(recipe.memory.kv_dtype) or model.dtype.value
@@ -124,6 +126,7 @@ def resolve(
             device,
             emulated,
             backend.info.environment,
+            certificate,
         ),
         ops=rows,
         fusions=fusions,
@@ -259,41 +262,6 @@ def _fusion_warnings(recipe: Recipe, decisions: tuple[FusionDecision, ...]) -> l
 
 def _refused_by_verification(policies: frozenset[str]) -> list[str]:
     return [f"fusion {policy}: refused: its outputs differ from the unfused graph's" for policy in sorted(policies)]
-
-
-def _check_requires(recipe: Recipe, backend: Backend, device: DeviceInfo) -> None:
-    """backend.requires against what is there; all problems at once."""
-    required = recipe.backend.requires
-    problems = []
-    driver, runtime = device.versions.get("driver"), device.versions.get("runtime")
-    wanted = (
-        ("backend.requires.plugin", required.plugin, backend.version),
-        ("backend.requires.driver", required.driver, driver),
-        ("the backend's own driver range", backend.info.requirements.driver, driver),
-        ("the backend's own runtime range", backend.info.requirements.runtime, runtime),
-    )
-    for what, specifier, present in wanted:
-        if not specifier:
-            continue
-        if present is None:
-            problems.append(f"{what} is '{specifier}'; device {device.name} reports no such version")
-        elif not _satisfies(present, specifier):
-            problems.append(f"{what} is '{specifier}'; {present} is there")
-    if problems:
-        raise PreconditionFailed(f"backend '{backend.name}' ({backend.distribution}): " + "; ".join(problems))
-    if required.conformance is not None:
-        message = (
-            f"backend.requires.conformance is '{required.conformance}'; "
-            f"{backend.distribution} {backend.version} holds no certificate"
-        )
-        raise ConformanceFailed(message, hint="leave backend.requires.conformance out to run without a certificate")
-
-
-def _satisfies(present: str, specifier: str) -> bool:
-    try:
-        return SpecifierSet(specifier).contains(Version(present), prereleases=True)
-    except InvalidVersion:
-        return False
 
 
 def _dtype(name: str) -> torch.dtype | None:

@@ -1,0 +1,72 @@
+"""Whether what a recipe requires of its backend is there: versions and a certificate. Knows ranges; opens no device."""
+
+from __future__ import annotations
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from anychip.plan.plan import HeldCertificate
+from anychip.recipe.schema import Recipe
+from anychip_sdk.backend import Backend
+from anychip_sdk.conformance.claims import PROFILES, Profile
+from anychip_sdk.device import DeviceInfo
+from anychip_sdk.errors import ConformanceFailed, PreconditionFailed
+
+
+def check_requires(
+    recipe: Recipe, backend: Backend, device: DeviceInfo, certificate: HeldCertificate | None = None
+) -> None:
+    """backend.requires against what is there.
+
+    Raises:
+        PreconditionFailed: versions do not fit; all problems at once.
+        ConformanceFailed: there is no certificate that will do.
+    """
+    required = recipe.backend.requires
+    problems = []
+    driver, runtime = device.versions.get("driver"), device.versions.get("runtime")
+    wanted = (
+        ("backend.requires.plugin", required.plugin, backend.version),
+        ("backend.requires.driver", required.driver, driver),
+        ("the backend's own driver range", backend.info.requirements.driver, driver),
+        ("the backend's own runtime range", backend.info.requirements.runtime, runtime),
+    )
+    for what, specifier, present in wanted:
+        if not specifier:
+            continue
+        if present is None:
+            problems.append(f"{what} is '{specifier}'; device {device.name} reports no such version")
+        elif not _satisfies(present, specifier):
+            problems.append(f"{what} is '{specifier}'; {present} is there")
+    if problems:
+        raise PreconditionFailed(f"backend '{backend.name}' ({backend.distribution}): " + "; ".join(problems))
+    if required.conformance is None:
+        return
+    reason = _why_not(certificate, required.conformance, emulate=recipe.backend.emulate)
+    if reason:
+        package = f"{backend.distribution} {backend.version}"
+        message = f"backend.requires.conformance is '{required.conformance}'; {package} {reason}"
+        hint = f"run: platform conformance run {backend.name} --profile {required.conformance}"
+        raise ConformanceFailed(message, hint=hint)
+
+
+def _why_not(held: HeldCertificate | None, wanted: Profile, *, emulate: bool) -> str:
+    """What keeps the certificate from being enough; empty where nothing does."""
+    if held is None:
+        return "holds no valid certificate"
+    found = f"holds a certificate of {held.date} for profile {held.profile} that says {held.word}"
+    if not held.word.startswith("CONFORMANT") or PROFILES.index(held.profile) < PROFILES.index(wanted):
+        return found
+    if held.emulated and not emulate:
+        return f"{found}, but on an emulator; it counts only with backend.emulate: true"
+    return ""
+
+
+def _satisfies(present: str, specifier: str) -> bool:
+    try:
+        return SpecifierSet(specifier).contains(Version(present), prereleases=True)
+    except InvalidVersion:
+        return False
+
+
+__all__ = ["check_requires"]
