@@ -153,11 +153,28 @@ class Device(ABC):
         return buffer
 
     def free(self, buffer: torch.Tensor) -> None:
-        """(optional) Give `buffer` back. Default: dropping the last reference is enough."""
+        """(optional) Give `buffer` back. Default: dropping the last reference is enough.
+
+        Work queued on a stream may still use it: its memory is not handed out again before that work is done.
+        """
 
     def copy(self, dst: torch.Tensor, src: torch.Tensor, stream: Stream | None = None) -> None:
-        """(optional) Copy `src` to `dst`, between host and device or within one. Default: Tensor.copy_, in order."""
+        """(optional) Copy `src` to `dst`, between host and device or within one. Default: Tensor.copy_, in order.
+
+        With a stream it is queued there; without one it follows everything that ran without a stream. When it returns,
+        an ordinary host tensor is no longer needed as a source and is complete as a target; a pinned one is in use
+        until the stream has come so far. What can't be copied raises here or at the next synchronize. Views that
+        overlap are refused, or copied as if through a third.
+        """
         dst.copy_(src)
+
+    def delay(self, stream: Stream, seconds: float) -> None:
+        """(optional) Keep `stream` busy for about that long, on the device. Default: refused.
+
+        The conformance suite proves order and asynchrony with it; required with the capability `async_streams`.
+        """
+        message = f"device {self.torch_device}: {type(self).__name__}.delay is missing; async_streams needs it"
+        raise NotImplementedError(message)
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
         """(optional) A page-locked copy of a host tensor. Default: the tensor itself."""

@@ -27,7 +27,7 @@ class Context:
         claims: what the vendor's package claims.
         level: how much: shapes and iterations only, never bounds.
         seed: derived from the case's id.
-        load: loads the backend again from scratch, for checks of loading itself.
+        load: loads the backend again from scratch, here or in another process: it can be pickled.
         scratch: an empty folder.
         measured: figures for the report, e.g. {"headroom": 0.02, "slope_bytes_per_cycle": 0.0}.
     """

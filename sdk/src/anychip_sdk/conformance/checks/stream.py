@@ -1,0 +1,137 @@
+"""The stream track: asynchrony, order, waits, overlap. Knows copies and delays; knows no kernel."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from anychip_sdk.conformance.checks._work import (
+    ATTEMPTS,
+    DELAY_S,
+    Buffers,
+    download,
+    keep_busy,
+    not_under_way,
+    poll,
+    random_bytes,
+    same_bits,
+    streams,
+    synchronize,
+)
+from anychip_sdk.conformance.context import Context
+from anychip_sdk.conformance.requirements import expect, requirement
+from anychip_sdk.device import Event
+
+NBYTES = 4096
+
+
+@requirement(
+    "AC-STREAM-001",
+    level="MUST",
+    text="Work queued on a stream MUST run later: the call returns and its event is not done while the stream is busy.",
+    needs=("async_streams",),
+    covers=("capability:async_streams",),
+)
+def launches_are_asynchronous(context: Context) -> None:
+    device = context.device
+    with Buffers(device) as buffers, streams(device, 1) as (stream,):
+        source, target = buffers.alloc(NBYTES), buffers.alloc(NBYTES)
+
+        def launch() -> Event:
+            device.copy(target, source, stream)
+            return stream.record()
+
+        reason = not_under_way(device, stream, launch, "a copy within the device")
+    expect(reason is None, reason or "")
+
+
+@requirement(
+    "AC-STREAM-004",
+    level="MUST",
+    text="Work on one stream MUST run in the order in which it was queued.",
+)
+def a_stream_runs_in_order(context: Context) -> None:
+    device, generator = context.device, context.generator()
+    back = device.pin(torch.zeros(NBYTES, dtype=torch.uint8))
+    with Buffers(device) as buffers, streams(device, 1) as (stream,):
+        first, second = buffers.alloc(NBYTES), buffers.alloc(NBYTES)
+        for turn in range(context.scaled(50, 500)):
+            old = device.pin(random_bytes(NBYTES, generator))
+            sent = device.pin(random_bytes(NBYTES, generator))
+            device.copy(first, old, stream)
+            keep_busy(context, stream, 0.001)
+            device.copy(first, sent, stream)
+            device.copy(second, first, stream)
+            device.copy(first, old, stream)
+            device.copy(back, second, stream)
+            synchronize(stream)
+            expect(same_bits(back, sent), f"turn {turn}: five copies on one stream did not run in order", got=back)
+
+
+@requirement(
+    "AC-STREAM-005",
+    level="MUST",
+    text="Work queued behind Stream.wait MUST see everything that was queued before the event.",
+)
+def waiting_streams_see_the_work(context: Context) -> None:
+    device, generator = context.device, context.generator()
+    with Buffers(device) as buffers, streams(device, 2) as (producer, consumer):
+        shared, target = buffers.alloc(NBYTES), buffers.alloc(NBYTES)
+        for turn in range(context.scaled(10, 100)):
+            sent = device.pin(random_bytes(NBYTES, generator))
+            keep_busy(context, producer, DELAY_S / 10)
+            device.copy(shared, sent, producer)
+            consumer.wait(producer.record())
+            device.copy(target, shared, consumer)
+            synchronize(consumer)
+            got = download(device, target)
+            expect(same_bits(got, sent), f"turn {turn}: the waiting stream read what was there before", got=got)
+
+
+@requirement(
+    "AC-STREAM-006",
+    level="MUST",
+    text="Stream.wait and Stream.record MUST NOT block the host.",
+    needs=("async_streams",),
+    covers=("capability:async_streams",),
+)
+def waiting_does_not_block_the_host(context: Context) -> None:
+    device = context.device
+    with streams(device, 2) as (producer, consumer):
+
+        def wait() -> Event:
+            event = producer.record()
+            consumer.wait(event)
+            return event
+
+        reason = not_under_way(device, producer, wait, "Stream.wait")
+    expect(reason is None, reason or "")
+
+
+@requirement(
+    "AC-STREAM-007",
+    level="MUST",
+    text="Streams that do not wait for each other MUST run at the same time.",
+    needs=("async_streams", "concurrent_streams"),
+    covers=("capability:async_streams",),
+)
+def streams_overlap(context: Context) -> None:
+    device = context.device
+    with streams(device, 2) as (busy, idle):
+        seconds = DELAY_S * 2
+        for _ in range(ATTEMPTS):
+            started_s = time.perf_counter()
+            device.delay(busy, seconds)
+            long = busy.record()
+            device.delay(idle, seconds / 8)
+            short = idle.record()
+            expect(poll(short.query), "a short delay on a stream of its own never ends")
+            overlapped = not long.query()
+            taken_s = time.perf_counter() - started_s
+            synchronize(device)
+            if overlapped:
+                return
+            expect(taken_s > 0.9 * seconds, "a delay ended early")
+            seconds *= 2
+    expect(False, f"a short delay ended only after a long one on another stream, in each of {ATTEMPTS} attempts")

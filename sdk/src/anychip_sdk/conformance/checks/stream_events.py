@@ -1,0 +1,161 @@
+"""The stream track: events, and what each kind of synchronize covers. Knows no kernel."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from anychip_sdk.conformance.checks._work import (
+    DELAY_S,
+    Buffers,
+    destroy,
+    download,
+    keep_busy,
+    poll,
+    random_bytes,
+    same_bits,
+    streams,
+    synchronize,
+)
+from anychip_sdk.conformance.context import Context
+from anychip_sdk.conformance.requirements import expect, requirement
+
+NBYTES = 4096
+
+
+@requirement(
+    "AC-STREAM-002",
+    level="MUST",
+    text="An event MUST be done, and stay so, once it, its stream or its device was synchronised.",
+)
+def events_become_done(context: Context) -> None:
+    device = context.device
+    with Buffers(device) as buffers, streams(device, 1) as (stream,):
+        source, target = buffers.alloc(NBYTES), buffers.alloc(NBYTES)
+        for turn in range(context.scaled(5, 50)):
+            for name in ("event", "stream", "device"):
+                keep_busy(context, stream, DELAY_S / 20)
+                device.copy(target, source, stream)
+                event = stream.record()
+                synchronize({"event": event, "stream": stream, "device": device}[name])  # type: ignore[arg-type]
+                done = [event.query() for _ in range(3)]
+                expect(all(done), f"turn {turn}: after the {name} was synchronised query() said {done}")
+        empty = stream.record()
+        expect(poll(empty.query), "the event of an idle stream is never done")
+
+
+@requirement(
+    "AC-STREAM-003",
+    level="MUST",
+    text="An event MUST NOT be done before the work recorded before it is, whether it is queried or waited for.",
+    needs=("async_streams", "pinned_memory"),
+    covers=("capability:async_streams",),
+)
+def events_are_not_early(context: Context) -> None:
+    device, generator = context.device, context.generator()
+    with Buffers(device) as buffers, streams(device, 1) as (stream,):
+        for turn in range(context.scaled(6, 60)):
+            sent = random_bytes(NBYTES, generator)
+            source, target = buffers.put(sent), device.pin(torch.zeros(NBYTES, dtype=torch.uint8))
+            device.delay(stream, DELAY_S / 5)
+            device.copy(target, source, stream)
+            event = stream.record()
+            if turn % 2:
+                synchronize(event)
+            else:
+                expect(poll(event.query), f"turn {turn}: the event is never done")
+            got = target.clone()
+            synchronize(device)
+            expect(same_bits(got, sent), f"turn {turn}: the event was done before the copy in front of it")
+
+
+@requirement(
+    "AC-STREAM-008",
+    level="MUST",
+    text="Event.elapsed_s MUST be the time between two events: at least their work's, at most the host's.",
+)
+def elapsed_is_time(context: Context) -> None:
+    device = context.device
+    with streams(device, 1) as (stream,):
+        for turn in range(context.scaled(3, 10)):
+            started_s = time.perf_counter()
+            first = stream.record()
+            keep_busy(context, stream, DELAY_S)
+            second = stream.record()
+            third = stream.record()
+            synchronize(stream)
+            host_s = time.perf_counter() - started_s
+            one, rest, whole = second.elapsed_s(first), third.elapsed_s(second), third.elapsed_s(first)
+            least = 0.9 * DELAY_S if context.claims.holds("async_streams") else 0.0
+            what = f"turn {turn}: between events around a delay of {DELAY_S} s"
+            expect(one >= least, f"{what}: elapsed_s is {one:.4f}")
+            expect(rest >= 0 and whole >= one, f"{what}: later events are {rest:.4f} and {whole:.4f} s after")
+            expect(whole <= 1.1 * host_s + 0.001, f"{what}: elapsed_s is {whole:.4f}, the host saw {host_s:.4f} s")
+
+
+@requirement(
+    "AC-STREAM-009",
+    level="MUST",
+    text="Device.synchronize MUST wait for every stream of the device.",
+)
+def device_synchronize_covers_all(context: Context) -> None:
+    device, generator = context.device, context.generator()
+    with Buffers(device) as buffers, streams(device, 3) as sides:
+        for turn in range(context.scaled(3, 30)):
+            sent = [device.pin(random_bytes(NBYTES, generator)) for _ in sides]
+            targets = [buffers.alloc(NBYTES) for _ in sides]
+            for index, (stream, source, target) in enumerate(zip(sides, sent, targets, strict=True)):
+                keep_busy(context, stream, DELAY_S / 5 * (1 + (turn + index) % 3))
+                device.copy(target, source, stream)
+            events = [stream.record() for stream in sides]
+            synchronize(device)
+            done = [event.query() for event in events]
+            got = [target.cpu().clone() for target in targets]
+            for stream in sides:
+                synchronize(stream)
+            expect(all(done), f"turn {turn}: after Device.synchronize the streams' events say {done}")
+            right = all(same_bits(one, other) for one, other in zip(got, sent, strict=True))
+            expect(right, f"turn {turn}: Device.synchronize returned before the copies of all streams were done")
+
+
+@requirement(
+    "AC-STREAM-010",
+    level="MUST",
+    text="Device.destroy_stream MUST wait for the work that is queued.",
+)
+def destroying_waits(context: Context) -> None:
+    device, generator = context.device, context.generator()
+    with Buffers(device) as buffers:
+        for turn in range(context.scaled(3, 30)):
+            sent, target = device.pin(random_bytes(NBYTES, generator)), buffers.alloc(NBYTES)
+            stream = device.create_stream()
+            keep_busy(context, stream, DELAY_S / 5)
+            device.copy(target, sent, stream)
+            event = stream.record()
+            destroy(device, stream)
+            expect(event.query(), f"turn {turn}: the stream was destroyed before its last event was done")
+            expect(same_bits(download(device, target), sent), f"turn {turn}: a destroyed stream's copy was lost")
+
+
+@requirement(
+    "AC-STREAM-015",
+    level="MUST",
+    text="Stream.synchronize MUST wait for the work of its stream.",
+    needs=("async_streams",),
+    covers=("capability:async_streams",),
+)
+def stream_synchronize_waits(context: Context) -> None:
+    device, generator = context.device, context.generator()
+    with Buffers(device) as buffers, streams(device, 1) as (stream,):
+        target = device.pin(torch.zeros(NBYTES, dtype=torch.uint8))
+        for turn in range(context.scaled(5, 50)):
+            sent = random_bytes(NBYTES, generator)
+            source = buffers.put(sent)
+            device.delay(stream, DELAY_S / 5)
+            device.copy(target, source, stream)
+            event = stream.record()
+            synchronize(stream)
+            done, got = event.query(), target.clone()
+            synchronize(event)
+            expect(done and same_bits(got, sent), f"turn {turn}: the stream still had work when it was synchronised")
