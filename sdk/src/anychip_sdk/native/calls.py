@@ -6,7 +6,7 @@ import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Union
 
 import torch
 
@@ -23,10 +23,10 @@ _ARGS_BYTES = ctypes.sizeof(abi.ArgsC)
 _POINTER = struct.Struct("=Q")
 _INT = struct.Struct("=iiq")
 _FLOAT = struct.Struct("=iid")
-_META = struct.Struct(f"=QiiII{abi.MAX_DIMS}q{abi.MAX_DIMS}q")
-_SHAPES_KEPT = 4096
+_TENSOR = struct.Struct(f"=QQiiII{abi.MAX_DIMS}q{abi.MAX_DIMS}q")
+_FORMS_KEPT = 1024
 
-Meta = bytes  #: a tensor struct behind its data pointer
+Key = Union[tuple[torch.dtype, torch.Size, Union[tuple[int, ...], None]], None]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,17 @@ class NativeWeight:
     data: torch.Tensor  #: uint8
     shape: torch.Size
     dtype: torch.dtype
+
+    def data_ptr(self) -> int:
+        return self.data.data_ptr()
+
+
+class Form(NamedTuple):
+    """A call but for its pointers and numbers: equal for all calls with arguments of the same dtypes and layouts."""
+
+    tensors: bytes  #: the tensor structs without their data
+    copied: tuple[int, ...]  #: which tensor arguments are made contiguous first
+    results: tuple[tuple[torch.Size, torch.dtype], ...]  #: of the results that are new
 
 
 class Block:
@@ -50,7 +61,19 @@ class Block:
         self.header.struct_size = _ARGS_BYTES
         self.header.tensor_count, self.header.scalar_count = tensors, scalars
         self.header.tensors = self.address + _ARGS_BYTES
-        self.header.scalars = self.address + _ARGS_BYTES + tensors * _TENSOR_BYTES
+        self.scalars_at = _ARGS_BYTES + tensors * _TENSOR_BYTES
+        self.header.scalars = self.address + self.scalars_at
+        self._form: Form | None = None
+
+    def fill(self, form: Form, values: Sequence[torch.Tensor | NativeWeight | None]) -> None:
+        if self._form is not form:
+            self.bytes[_ARGS_BYTES : self.scalars_at] = form.tensors
+            self._form = form
+        at = _ARGS_BYTES
+        for value in values:
+            if value is not None:
+                _POINTER.pack_into(self.bytes, at, value.data_ptr())
+            at += _TENSOR_BYTES
 
 
 class KernelCall:
@@ -73,30 +96,25 @@ class KernelCall:
         self._device = device
         self._check = check
         self._rules = result_rules(op)
-        self._tensors = tuple((i, arg.mutated) for i, arg in enumerate(op.args) if arg.shape)
+        self._new = sum(rule.same_as is None for rule in self._rules)
+        self._tensors = tuple(i for i, arg in enumerate(op.args) if arg.shape)
+        self._mutated = frozenset(i for i, arg in enumerate(op.args) if arg.mutated)
         self._scalars = tuple((i, arg.dtype) for i, arg in enumerate(op.args) if _is_scalar(arg.shape, arg.dtype))
         self._batch = next((i for i, arg in enumerate(op.args) if arg.dtype == "AttentionBatch"), None)
-        self._new = sum(rule.same_as is None for rule in self._rules)
         self._blocks: list[Block] = []  # as many as ever ran at once; append and pop are atomic
-        self._metas: dict[tuple[torch.dtype, torch.Size, tuple[int, ...]], Meta] = {}
+        self._forms: dict[tuple[Key, ...], Form] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = self._all(args, kwargs)
-        held: list[Any] = []  # what has to live until the call is over
-        block = self._blocks.pop() if self._blocks else Block(len(self._tensors) + self._new, len(self._scalars))
-        at = _ARGS_BYTES
-        for index, mutated in self._tensors:
-            self._put(block, at, given[index], mutated, held)
-            at += _TENSOR_BYTES
-        results = []
-        for rule in self._rules:
-            if rule.same_as is not None:
-                results.append(given[rule.same_as])
-                continue
-            result = torch.empty(rule.shape(given), dtype=rule.dtype or given[rule.dtype_of].dtype)
-            self._put(block, at, result, True, held)
-            at += _TENSOR_BYTES
-            results.append(result)
+        given = args if len(args) == len(self._op.args) else self._all(args, kwargs)
+        values = [given[index] for index in self._tensors]
+        key = tuple([(v.dtype, v.shape, v.stride()) if v.__class__ is torch.Tensor else _key(v) for v in values])
+        form = self._forms.get(key) or self._formed(key, given)
+        for place in form.copied:
+            values[place] = values[place].contiguous()  # lives in `values` until the call is over
+        made = [torch.empty(shape, dtype=dtype) for shape, dtype in form.results]
+        block = self._blocks.pop() if self._blocks else Block(len(values) + self._new, len(self._scalars))
+        block.fill(form, (*values, *made))
+        at = block.scalars_at
         for index, kind in self._scalars:
             _put_scalar(block, at, given[index], kind)
             at += _SCALAR_BYTES
@@ -107,41 +125,41 @@ class KernelCall:
         self._blocks.append(block)
         if status != abi.OK:
             self._check(status, f"op {self._op.name} ({self.__name__})")
-        return results[0] if len(results) == 1 else tuple(results)
+        if len(self._rules) == 1 and made:
+            return made[0]
+        fresh = iter(made)
+        results = tuple(next(fresh) if rule.same_as is None else given[rule.same_as] for rule in self._rules)
+        return results if len(results) > 1 else results[0]
 
     def _all(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[Any]:
-        if len(args) == len(self._op.args):
-            return args
         bound = self._op.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return bound.args
 
-    def _put(self, block: Block, at: int, value: Any, as_it_is: bool, held: list[Any]) -> None:
-        if value is None:
-            block.bytes[at : at + _TENSOR_BYTES] = _ABSENT
-            return
-        if isinstance(value, NativeWeight):
-            meta = _meta(value.dtype, value.shape, (0,) * len(value.shape), abi.PREPARED)
-            _POINTER.pack_into(block.bytes, at, value.data.data_ptr())
-        else:
-            if not as_it_is and not self._fits(value):
-                value = value.contiguous()
-                held.append(value)
-            key = (value.dtype, value.shape, value.stride())
-            meta = self._metas.get(key) or self._remembered(key)
-            _POINTER.pack_into(block.bytes, at, value.data_ptr())
-        block.bytes[at + 8 : at + _TENSOR_BYTES] = meta
+    def _formed(self, key: tuple[Key, ...], given: Sequence[Any]) -> Form:
+        """What all calls with arguments of these shapes have in common."""
+        if len(self._forms) >= _FORMS_KEPT:
+            self._forms.clear()
+        copied, structs = [], []
+        for place, index in enumerate(self._tensors):
+            value = given[index]
+            if isinstance(value, torch.Tensor) and index not in self._mutated and not self._fits(value):
+                copied.append(place)
+                value = torch.empty(value.shape, dtype=value.dtype, device="meta")
+            structs.append(_struct(value))
+        results = []
+        for rule in self._rules:
+            if rule.same_as is None:
+                result = torch.empty(rule.shape(given), dtype=rule.dtype or given[rule.dtype_of].dtype, device="meta")
+                structs.append(_struct(result))
+                results.append((result.shape, result.dtype))
+        self._forms[key] = form = Form(b"".join(structs), tuple(copied), tuple(results))
+        return form
 
     def _fits(self, value: torch.Tensor) -> bool:
         if value.is_contiguous():
             return True
         return self._strided and (value.stride(-1) == 1 or value.shape[-1] == 1)
-
-    def _remembered(self, key: tuple[torch.dtype, torch.Size, tuple[int, ...]]) -> Meta:
-        if len(self._metas) >= _SHAPES_KEPT:
-            self._metas.clear()
-        self._metas[key] = meta = _meta(*key)
-        return meta
 
 
 class BatchBlock:
@@ -175,19 +193,31 @@ def batch_struct(batch: AttentionBatch) -> BatchBlock:
 
 def tensor_struct(tensor: torch.Tensor) -> abi.TensorC:
     """One tensor for C; the caller keeps `tensor` alive."""
-    return abi.TensorC.from_buffer_copy(_POINTER.pack(tensor.data_ptr()) + _meta_of(tensor))
+    made = abi.TensorC.from_buffer_copy(_struct(tensor))
+    made.data = tensor.data_ptr()
+    return made
 
 
-def _meta_of(tensor: torch.Tensor) -> Meta:
-    return _meta(tensor.dtype, tensor.shape, tensor.stride())
+def _key(value: Any) -> Key:
+    """What a form depends on, of anything but a plain tensor."""
+    if value is None:
+        return None
+    return value.dtype, value.shape, None if isinstance(value, NativeWeight) else value.stride()
 
 
-def _meta(dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int], flags: int = 0) -> Meta:
-    if len(shape) > abi.MAX_DIMS or dtype not in CODES:
-        message = f"a tensor of {dtype} with {len(shape)} dimensions can't be handed to a native op"
+def _struct(value: torch.Tensor | NativeWeight | None) -> bytes:
+    """A tensor struct without its data."""
+    if value is None:
+        return _TENSOR.pack(0, 0, 0, -1, 0, 0, *(0,) * (2 * abi.MAX_DIMS))
+    shape, code = value.shape, CODES.get(value.dtype)
+    if len(shape) > abi.MAX_DIMS or code is None:
+        message = f"a tensor of {value.dtype} with {len(shape)} dimensions can't be handed to a native op"
         raise ValueError(message)
     padding = (0,) * (abi.MAX_DIMS - len(shape))
-    return _META.pack(0, CODES[dtype], len(shape), flags, 0, *shape, *padding, *strides, *padding)
+    prepared = isinstance(value, NativeWeight)
+    strides = (0,) * len(shape) if isinstance(value, NativeWeight) else value.stride()
+    flags = abi.PREPARED if prepared else 0
+    return _TENSOR.pack(0, 0, code, len(shape), flags, 0, *shape, *padding, *strides, *padding)
 
 
 def _put_scalar(block: Block, at: int, value: Any, kind: str) -> None:
@@ -203,7 +233,4 @@ def _is_scalar(shape: str, dtype: str) -> bool:
     return not shape and dtype != "AttentionBatch"
 
 
-_NO_DIMS = (0,) * (2 * abi.MAX_DIMS)
-_ABSENT = _POINTER.pack(0) + _META.pack(0, 0, -1, 0, 0, *_NO_DIMS)
-
-__all__ = ["CODES", "BatchBlock", "Block", "KernelCall", "NativeWeight", "batch_struct", "tensor_struct"]
+__all__ = ["CODES", "BatchBlock", "Block", "Form", "KernelCall", "NativeWeight", "batch_struct", "tensor_struct"]
