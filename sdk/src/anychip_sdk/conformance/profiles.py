@@ -41,12 +41,13 @@ def missing_claims(claims: Claims, profile: Profile) -> tuple[str, ...]:
     """What the profile asks for and the manifest doesn't claim; empty where all is claimed."""
     scope = SCOPES[profile]
     missing = [name for name in scope.needs if not claims.holds(name)]
-    short = {
+    short: dict[str, list[str]] = {
         dtype: [f"op:{op}:{dtype}" for op in scope.ops if not claims.holds(f"op:{op}:{dtype}")]
         for dtype in claims.dtypes
     }
     # the dtype that is nearest to complete is the one that was meant
-    missing += min(short.values(), key=lambda lacking: len(lacking), default=[f"op:{op}" for op in scope.ops])
+    nearest = min(short, key=lambda dtype: len(short[dtype]), default="")
+    missing += short.get(nearest, [f"op:{op}" for op in scope.ops])
     return tuple(missing)
 
 

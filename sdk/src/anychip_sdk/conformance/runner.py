@@ -1,6 +1,6 @@
 """Run a backend's cases, each group in its own process, and keep every result. Knows no report.
 
-Results go to `cases.jsonl` as they come, so that nothing is lost when the run itself is ended; `resume` takes them over.
+Results go to `cases.jsonl` as they come, so that nothing is lost when the run itself ends; `resume` takes them over.
 """
 
 from __future__ import annotations

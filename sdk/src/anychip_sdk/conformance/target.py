@@ -154,6 +154,18 @@ def installed_modules(title: str) -> tuple[str, ...]:
     return tuple(entry.value.partition(":")[0] for entry in entries if entry.group == GROUP)
 
 
+def installed_digest(title: str, backend: str) -> str | None:
+    """The digest of an installed backend's files; None where that distribution doesn't offer it."""
+    try:
+        entries = distribution(title).entry_points
+    except PackageNotFoundError:
+        return None
+    for entry in entries:
+        if entry.group == GROUP and entry.name == backend:
+            return package_digest(entry.value.partition(":")[0], title)
+    return None
+
+
 def package_digest(module: str, title: str) -> str:
     """SHA-256 over the names and contents of a backend's files, as they lie on this disk.
 
@@ -191,4 +203,13 @@ def _package_files(top: str) -> Iterator[tuple[str, Path]]:
                 yield f"{top}/{path.relative_to(root).as_posix()}", path
 
 
-__all__ = ["GROUP", "LibraryLoader", "Loader", "Target", "find_target", "installed_modules", "package_digest"]
+__all__ = [
+    "GROUP",
+    "LibraryLoader",
+    "Loader",
+    "Target",
+    "find_target",
+    "installed_digest",
+    "installed_modules",
+    "package_digest",
+]
