@@ -13,6 +13,9 @@ from anychip import Engine
 from anychip.engine.request import SamplingParams
 from anychip.plan.make import make_plan
 from anychip.recipe import load
+from anychip_sdk.conformance.runner import Options, run
+from anychip_sdk.conformance.target import find_target
+from anychip_sdk.conformance.verdict import verdict
 from anychip_sdk.errors import BackendNotFound
 from support.deploying import free_port
 from support.native_libraries import build_example
@@ -109,3 +112,12 @@ def test_it_serves_the_quickstart_model_by_the_command_line(library, tmp_path):
         assert "Paris" in answer
     finally:
         assert platform("down", "native").returncode == 0
+
+
+@pytest.mark.slow
+def test_it_passes_serving_core(library, tmp_path):
+    target = find_target(str(library))
+    found = run(target, Options(profile="serving-core"), tmp_path / "results")
+    decided = verdict(found)
+    assert (decided.word, decided.failures, decided.gaps) == ("CONFORMANT", (), ())
+    assert found.counts()["passed"] > 500
