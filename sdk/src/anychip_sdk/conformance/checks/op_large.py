@@ -41,7 +41,7 @@ def large_offsets_are_found(context: Context, case: Case) -> None:
     dtype: torch.dtype = getattr(torch, case.params["dtype"])
     width = WIDTH if case.params["op"] == "kv_write" else ODD
     rows = (1 << case.params["power"]) // width + 40
-    places = torch.tensor([0, rows - 1, rows - 33, rows // 2, 17])
+    places = torch.tensor([0, rows - 1, rows - 2, rows - 33, rows // 2, 17])
     values = torch.randn(len(places), width, generator=context.generator(), dtype=torch.float64).to(dtype)
     if case.params["op"] == "kv_write":
         _write(context, dtype, places, values, rows)
