@@ -7,8 +7,16 @@ from pathlib import Path
 
 import torch
 
+import anychip_sdk.conformance.checks.copy
+import anychip_sdk.conformance.checks.device
+import anychip_sdk.conformance.checks.memory
+import anychip_sdk.conformance.checks.memory_leaks
+import anychip_sdk.conformance.checks.stream
+import anychip_sdk.conformance.checks.stream_events
+import anychip_sdk.conformance.checks.stream_use  # noqa: F401  # all of them declare requirements
 from anychip_sdk.conformance.claims import Claims
 from anychip_sdk.conformance.context import Context, derived_seed
+from anychip_sdk.conformance.manifest import load_claims
 from anychip_sdk.conformance.reference import ReferenceLoader, reference_claims
 from anychip_sdk.conformance.requirements import REQUIREMENTS, Case, Requirement, Violation
 from anychip_sdk.device import DeviceConfig
@@ -64,3 +72,16 @@ def load_cpu():
     from anychip_sdk.backend import load_backend
 
     return load_backend("cpu", anychip_cpu.backend, distribution="anychip-cpu", version="0.1.0")
+
+
+def passes_on_cpu(key: str) -> list[str]:
+    """The violations of the CPU backend; none where it doesn't claim what the requirement needs."""
+    claims = load_claims("anychip_cpu")
+    if not all(map(claims.holds, REQUIREMENTS[key].needs)):
+        return []
+    return run_check(key, load_cpu, claims)
+
+
+def uncaught(track: str, keys) -> list[str]:
+    """The requirements of a track that are not among the keys."""
+    return sorted({one.id for one in REQUIREMENTS.values() if one.track == track} - set(keys))

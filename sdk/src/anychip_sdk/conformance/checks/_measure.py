@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import math
 import os
@@ -33,9 +34,41 @@ def theil_sen(values: Sequence[float]) -> Trend:
     return Trend(_middle(slopes), slopes[max(0, low)], slopes[min(len(slopes) - 1, high)])
 
 
+class _HeapInfo(ctypes.Structure):
+    """What glibc's mallinfo2 returns: bytes in blocks of their own mapping, and in use in all arenas, among others."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in [
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        ]
+    )
+
+
+def heap_bytes() -> int | None:
+    """Bytes that were allocated with malloc and not freed; resident bytes hide a leak behind free heap."""
+    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if ask is None:
+        return None
+    ask.restype = _HeapInfo
+    info = ask()
+    return int(info.uordblks) + int(info.hblkhd)
+
+
 def process_figures() -> dict[str, float]:
-    """Resident bytes, open file descriptors and threads of this process; what the system doesn't tell is left out."""
+    """Heap and resident bytes, open files and threads of this process; what the system doesn't tell is left out."""
     figures = {"threads": float(_threads())}
+    if (heap := heap_bytes()) is not None:
+        figures["heap_bytes"] = float(heap)
     if (_SELF / "statm").exists():
         figures["rss_bytes"] = float((_SELF / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     if (_SELF / "fd").exists():
@@ -68,8 +101,4 @@ def _middle(ordered: Sequence[float]) -> float:
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def median(values: Sequence[float]) -> float:
-    return _middle(sorted(values))
-
-
-__all__ = ["Trend", "median", "process_figures", "repeat", "theil_sen"]
+__all__ = ["Trend", "heap_bytes", "process_figures", "repeat", "theil_sen"]

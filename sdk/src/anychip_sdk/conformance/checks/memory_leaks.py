@@ -30,7 +30,7 @@ def _leak_cases(claims: Claims, level: Level) -> Iterable[Case]:
 @requirement(
     "AC-MEMORY-010",
     level="MUST",
-    text="Using a device over and over MUST NOT leak device bytes, resident bytes, descriptors or threads.",
+    text="Using a device over and over MUST NOT leak device bytes, heap or resident bytes, descriptors or threads.",
     cases=_leak_cases,
     covers=("hook:anychip_open_device",),
 )
@@ -60,7 +60,7 @@ def nothing_leaks(context: Context, case: Case) -> None:
 
 
 #: what all cycles together may add, for allocators that settle late
-_GROWTH_MAX = {"device_bytes": 0.0, "rss_bytes": 1.0 * MIB, "fds": 1.0, "threads": 1.0}
+_GROWTH_MAX = {"device_bytes": 0.0, "heap_bytes": 0.25 * MIB, "rss_bytes": 4.0 * MIB, "fds": 1.0, "threads": 1.0}
 
 
 def _cycle_alloc(context: Context) -> None:

@@ -102,12 +102,17 @@ class StreamsAreSerialised(AsyncReferenceDevice):
 
     def init(self, config: DeviceConfig) -> None:
         super().init(config)
-        self._turn = threading.Lock()
+        self._last = threading.Event()
+        self._last.set()
 
     def delay(self, stream: Stream, seconds: float) -> None:
+        before, done = self._last, threading.Event()
+        self._last = done
+
         def run() -> None:
-            with self._turn:
-                time.sleep(seconds)
+            before.wait()
+            time.sleep(seconds)
+            done.set()
 
         self._own(stream).submit("delay", run)
 
