@@ -29,6 +29,7 @@ VERBS = (
     "ops",
     "devices",
     "backends",
+    "conformance",
 )
 
 _EPILOG = (

@@ -60,7 +60,7 @@ def _head(results: Results, found: Verdict, certificate: Certificate | None) -> 
         f"profile {results.profile} · level {results.level} · "
         f"{escape(f'{results.identity.distribution} {results.identity.version}')} · {escape(signed)}{emulated}</div>"
         f'<p class="soft">{escape(counts)} · {escape(results.finished)}</p>'
-        + "".join(f"<p>No verdict, because: {escape(gap)}.</p>" for gap in found.gaps)
+        + "".join(f"<p>Not everything was run: {escape(gap)}.</p>" for gap in found.gaps)
     )
 
 

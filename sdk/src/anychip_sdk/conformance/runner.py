@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -31,6 +32,9 @@ from anychip_sdk.errors import UsageError
 #: seconds that one case may take
 TIMEOUT_S = {"smoke": 120.0, "std": 300.0, "deep": 1800.0, "soak": 6 * 3600.0}
 STREAMED = "cases.jsonl"
+#: what a run writes, and so may delete
+OWN_FILES = (STREAMED, "results.json", "certificate.json", "report.html", "junit.xml", "ops.md", "numerics.csv")
+OWN_FOLDERS = ("logs", "repro")
 Listener = Callable[[CaseResult, int, int], None]  #: result, cases done, cases in all
 
 
@@ -72,13 +76,22 @@ def run(target: Target, options: Options, out: Path, listen: Listener | None = N
     Raises:
         UsageError: `only` names no case, or `resume` holds results of something else.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "logs").mkdir(exist_ok=True)
     planned = plan_cases(target.claims, options.level, SCOPES[options.profile].tracks, options.only)
     if not planned:
         message = f"no requirement of profile {options.profile} is named by {' '.join(options.only)}"
         raise UsageError(message, hint=f"{command()} list shows them; give * for any text")
+    _prepare(out, options.resume)
     return _Run(target, options, out, planned, listen).results()
+
+
+def _prepare(out: Path, resume: Path | None) -> None:
+    """An empty folder, but for what a resumed run needs of itself."""
+    if resume is None or resume.absolute() != out.absolute():
+        for name in OWN_FILES:
+            (out / name).unlink(missing_ok=True)
+        for name in OWN_FOLDERS:
+            shutil.rmtree(out / name, ignore_errors=True)
+    (out / "logs").mkdir(parents=True, exist_ok=True)
 
 
 class _Run:
@@ -100,13 +113,22 @@ class _Run:
                 if one.missing:
                     self._add(one, result_of(one, Attempt("not_claimed")), stream)
                 elif one.id in earlier:
-                    self._add(one, earlier[one.id], stream)
+                    self._add(one, self._taken_over(earlier[one.id]), stream)
             for group in dict.fromkeys(group_of(one, self.options.level) for one in self.planned):
                 members = [one for one in self.planned if group_of(one, self.options.level) == group]
                 self._run_group(group, [one for one in members if one.id not in self.done], stream)
         found = judged(self._results())
         save(found, self.out)
         return found
+
+    def _taken_over(self, case: CaseResult) -> CaseResult:
+        """An earlier run's result, its evidence copied."""
+        if case.evidence and self.options.resume is not None:
+            source, target = self.options.resume / case.evidence, self.out / case.evidence
+            if source.is_file() and source.absolute() != target.absolute():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, target)
+        return case
 
     def _run_group(self, group: str, members: Sequence[Planned], stream: IO[str]) -> None:
         if not members:
