@@ -130,7 +130,13 @@ def test_a_kernel_that_is_wrong_in_company_alone(tmp_path):
 
 
 def test_a_fusion_that_finds_its_own_result_again(tmp_path):
-    own = Fusion("add_rms_norm", "circular", ops.add, lambda x, y: ops.add(y, x))
+    def pattern(x, y):
+        return ops.add(x, y)
+
+    def replacement(x, y):
+        return ops.add(y, x)
+
+    own = Fusion("add_rms_norm", "circular", pattern, replacement)
     found = failing(stub(own), tmp_path, "add_rms_norm*")
     assert set(found) == {"AC-GRAPH-004"}
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
+from torch import fx
 
 from anychip.conformance.shapes import raw_config
+from anychip.graph.expand import expand
 from anychip.graph.fold import FusionDecision, fold
 from anychip.graph.ir import ModelGraph, resolution
 from anychip.graph.replace import Binding
+from anychip.graph.replace import replace as bind_kernels
+from anychip.graph.trace import trace
 from anychip.graph.verify import MARGIN, ROUNDINGS, LayerRun, random_weights
 from anychip.models.config import ModelConfig
+from anychip.models.registry import build_model
 from anychip.models.rope import rope_table
-from anychip.plan.resolve import DEFAULT_PAGE_SIZE, drop_layers, make_binding, unfolded
+from anychip.plan.resolve import DEFAULT_PAGE_SIZE, drop_layers, make_binding
 from anychip.recipe.schema import ModelSection, Recipe
 from anychip_sdk.conformance.context import Context
 from anychip_sdk.device import Device
@@ -68,7 +74,7 @@ class Layer:
 
     def graph(self) -> ModelGraph:
         """The unfused graph, bound to the backend's kernels."""
-        return unfolded(self.config, self.binding)
+        return bind_kernels(_copy(_traced(self.config)), self.binding)
 
     def fused(self, policies: Sequence[str], edit: Edit = unchanged) -> tuple[ModelGraph, tuple[FusionDecision, ...]]:
         """The graph after an edit and with the policies applied."""
@@ -94,7 +100,7 @@ class Layer:
         return self.context.backend.create_kv_pool(self._spec(), self.context.device)
 
     def _referenced(self, dtype: torch.dtype, edit: Edit) -> tuple[torch.Tensor, ...]:
-        graph = unfolded(self.config, referenced(self.binding, dtype))
+        graph = bind_kernels(_copy(_traced(self.config)), referenced(self.binding, dtype))
         edit(graph)
         return self._host(graph, dtype, self.sources)
 
@@ -149,6 +155,18 @@ def distance(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> f
         if wide.numel():
             worst = max(worst, float((wide - want).abs().max() / want.abs().max().clamp(min=1e-30)))
     return worst
+
+
+@lru_cache(maxsize=32)
+def _traced(config: ModelConfig) -> ModelGraph:
+    """The unfused graph with nothing bound; most of a comparison's time would go into making it anew."""
+    return expand(trace(build_model(config)))
+
+
+def _copy(model: ModelGraph) -> ModelGraph:
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(model.graph, {}))
+    return ModelGraph(graph, model.root, dict(model.weights), dict(model.buffers))
 
 
 def _plain(name: str, tensor: torch.Tensor, op: str) -> PreparedWeight:

@@ -130,7 +130,9 @@ def _certificate(held: HeldCertificate | None) -> list[str]:
         return []
     signed = "signed" if held.signed else "UNSIGNED"
     emulated = ", EMULATED" if held.emulated else ""
-    return [f"certified  {held.word}, profile {held.profile}, level {held.level}, {held.date}, {signed}{emulated}"]
+    problem = f"; does not count: {held.problem}" if held.problem else ""
+    words = f"{held.word}, profile {held.profile}, level {held.level}, {held.date}, {signed}{emulated}{problem}"
+    return [f"certified  {words}"]
 
 
 def _pairs(values: Mapping[str, str]) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anychip import backends
-from anychip.plan.plan import Plan
+from anychip.plan.certificate import find_certificate
+from anychip.plan.plan import HeldCertificate, Plan
 from anychip.plan.resolve import CheckpointFacts, resolve
 from anychip.recipe.schema import Recipe
 from anychip.weights.checkpoint import Checkpoint, open_checkpoint
@@ -54,7 +55,9 @@ def prepare(recipe: Recipe) -> Prepared:
         if checkpoint is not None:
             checkpoint.close()
         raise _together(problems)
-    return _resolved(recipe, checkpoint, choice.backend, device, choice.reason)
+    wanted = recipe.backend
+    certificate = find_certificate(choice.backend, device, emulate=wanted.emulate, library=wanted.plugin_path)
+    return _resolved(recipe, checkpoint, choice.backend, device, choice.reason, certificate)
 
 
 def prepare_with(recipe: Recipe, backend: Backend, device: DeviceInfo) -> Prepared:
@@ -63,9 +66,16 @@ def prepare_with(recipe: Recipe, backend: Backend, device: DeviceInfo) -> Prepar
     return _resolved(recipe, checkpoint, backend, device, "given by the caller")
 
 
-def _resolved(recipe: Recipe, checkpoint: Checkpoint, backend: Backend, device: DeviceInfo, reason: str) -> Prepared:
+def _resolved(
+    recipe: Recipe,
+    checkpoint: Checkpoint,
+    backend: Backend,
+    device: DeviceInfo,
+    reason: str,
+    certificate: HeldCertificate | None = None,
+) -> Prepared:
     try:
-        plan = resolve(recipe, facts_of(checkpoint), backend, device, reason)
+        plan = resolve(recipe, facts_of(checkpoint), backend, device, reason, certificate=certificate)
     except BaseException:
         checkpoint.close()
         raise

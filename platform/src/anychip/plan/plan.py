@@ -31,7 +31,7 @@ class Decision(Generic[T]):
 
 @dataclass(frozen=True)
 class HeldCertificate:
-    """The valid conformance certificate of a backend's installed package, as far as a plan tells it."""
+    """The conformance certificate of a backend's installed package, as far as a plan tells it."""
 
     word: str  #: CONFORMANT or CONFORMANT WITH n WAIVERS
     profile: Profile
@@ -39,6 +39,7 @@ class HeldCertificate:
     date: str  #: ISO 8601
     signed: bool
     emulated: bool
+    problem: str = ""  #: why it doesn't count; empty where it does
 
 
 @dataclass(frozen=True)

@@ -42,24 +42,23 @@ def check_requires(
         raise PreconditionFailed(f"backend '{backend.name}' ({backend.distribution}): " + "; ".join(problems))
     if required.conformance is None:
         return
-    reason = _why_not(certificate, required.conformance, emulate=recipe.backend.emulate)
+    reason = _why_not(certificate, required.conformance)
     if reason:
         package = f"{backend.distribution} {backend.version}"
         message = f"backend.requires.conformance is '{required.conformance}'; {package} {reason}"
-        hint = f"run: platform conformance run {backend.name} --profile {required.conformance}"
+        name = recipe.backend.plugin_path or backend.name
+        hint = f"run: platform conformance run {name} --profile {required.conformance}"
         raise ConformanceFailed(message, hint=hint)
 
 
-def _why_not(held: HeldCertificate | None, wanted: Profile, *, emulate: bool) -> str:
+def _why_not(held: HeldCertificate | None, wanted: Profile) -> str:
     """What keeps the certificate from being enough; empty where nothing does."""
     if held is None:
-        return "holds no valid certificate"
+        return "holds no certificate"
     found = f"holds a certificate of {held.date} for profile {held.profile} that says {held.word}"
-    if not held.word.startswith("CONFORMANT") or PROFILES.index(held.profile) < PROFILES.index(wanted):
-        return found
-    if held.emulated and not emulate:
-        return f"{found}, but on an emulator; it counts only with backend.emulate: true"
-    return ""
+    if held.problem:
+        return f"{found}, which does not count: {held.problem}"
+    return found if PROFILES.index(held.profile) < PROFILES.index(wanted) else ""
 
 
 def _satisfies(present: str, specifier: str) -> bool:
