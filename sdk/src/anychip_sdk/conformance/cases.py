@@ -70,7 +70,7 @@ def suite_version() -> str:
 def suite_digest() -> str:
     """SHA-256 over the sources of the checks and of all that judges."""
     total = hashlib.sha256()
-    for package in (*_SUITE, *sorted(_further_packages())):
+    for package in (*_SUITE, *sorted(further_packages())):
         spec = find_spec(package)
         for location in (spec.submodule_search_locations or ()) if spec is not None else ():
             for path in sorted(Path(location).rglob("*.py")):
@@ -129,13 +129,15 @@ def _further() -> list[str]:
     return [entry.value for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)]
 
 
-def _further_packages() -> set[str]:
+def further_packages() -> set[str]:
+    """The packages besides the SDK's that bring requirements."""
     return {entry.partition(":")[0].rpartition(".")[0] for entry in _further()}
 
 
 __all__ = [
     "GROUP",
     "Planned",
+    "further_packages",
     "group_of",
     "load_checks",
     "matches",

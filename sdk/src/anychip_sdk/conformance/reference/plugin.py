@@ -124,8 +124,12 @@ class ReferenceLoader:
     capacity_bytes: int = CAPACITY_BYTES
     run: str = field(default_factory=_new_run)
 
+    @property
+    def folder(self) -> Path:
+        return _folder(self.run)
+
     def __call__(self) -> Backend:
-        plugin = reference_backend(self.fault, folder=_folder(self.run), capacity_bytes=self.capacity_bytes)
+        plugin = reference_backend(self.fault, folder=self.folder, capacity_bytes=self.capacity_bytes)
         return load_backend(NAME, plugin, distribution="anychip-sdk", version="1.0")
 
 
