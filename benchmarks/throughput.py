@@ -1,10 +1,11 @@
 """Throughput of the engine beside transformers' `generate`, in one process and one run, taking turns.
 
-Recorded with:  env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE .venv/bin/python benchmarks/throughput.py --output results.json
+    env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE python benchmarks/throughput.py [--output results.json]
 
-The model has Qwen3-0.6B's shape and random bfloat16 weights; prompts are random token ids, new ones for every repetition
-so that no cache helps; end-of-sequence is ignored; decoding is greedy. Both sides run with the same number of threads.
-On a shared machine, put `chrt -r 10` in front (as root): a neighbour that takes a core makes every parallel kernel wait.
+The model has Qwen3-0.6B's shape and random bfloat16 weights; prompts are random token ids, new ones for every
+repetition so that no cache helps; end-of-sequence is ignored; decoding is greedy. Both sides run with the same number
+of threads. On a shared machine, put `chrt -r 10` in front (as root): a neighbour that takes a core makes every
+parallel kernel wait for its other half.
 """
 
 from __future__ import annotations
