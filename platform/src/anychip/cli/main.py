@@ -30,6 +30,7 @@ VERBS = (
     "devices",
     "backends",
     "conformance",
+    "plugin",
 )
 
 _EPILOG = (

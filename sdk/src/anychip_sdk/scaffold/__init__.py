@@ -26,7 +26,6 @@ TEMPLATES: Mapping[str, str] = {
     "kernels.py": "src/%{module}/kernels.py",
     "conformance.yaml": "src/%{module}/conformance.yaml",
     "py.typed": "src/%{module}/py.typed",
-    "conftest.py": "tests/conftest.py",
     "test_conformance.py": "tests/test_conformance.py",
     "test_kernels.py": "tests/test_kernels.py",
 }

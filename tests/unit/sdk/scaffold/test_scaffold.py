@@ -105,7 +105,7 @@ def test_names_that_mean_something_else_are_refused(name, tmp_path):
 
 
 def test_the_name_of_an_installed_package_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="anychip-cpu .* is installed already"):
+    with pytest.raises(UsageError, match=r"anychip-cpu .* is installed already"):
         scaffold("cpu", tmp_path)
 
 
