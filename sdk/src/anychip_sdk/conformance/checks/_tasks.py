@@ -183,4 +183,4 @@ def _threads() -> int:
 
 TASKS: Mapping[str, Callable[..., None]] = {"describe": describe, "fork": fork, "hold": hold, "purity": purity}
 
-__all__ = ["RIGHT", "TASKS", "TYPED", "WRONG", "identity"]
+__all__ = ["RIGHT", "TASKS", "TYPED", "WRONG", "describe", "fork", "hold", "identity", "purity"]

@@ -300,4 +300,18 @@ def freed_source_keeps_its_content(context: Context) -> None:
         expect(same_bits(got, wanted), f"turn {turn}: a queued copy read a freed buffer's new content")
 
 
-__all__ = ["dtype_cases", "random_values"]
+__all__ = [
+    "contiguous_copies_are_exact",
+    "dtype_cases",
+    "freed_source_keeps_its_content",
+    "freed_target_is_not_reused",
+    "no_stream_means_in_order",
+    "offsets_are_exact",
+    "overlaps_are_not_silent",
+    "pageable_source_may_change",
+    "pageable_target_is_complete",
+    "pinned_copies_are_asynchronous",
+    "pinned_equals_its_source",
+    "random_values",
+    "strides_are_honoured",
+]

@@ -257,4 +257,17 @@ def _churn(device: Device, source: torch.Tensor, turns: int, problems: list[str]
         problems.append(f"{type(error).__name__}: {error}")
 
 
-__all__ = ["second_device"]
+__all__ = [
+    "devices_count_apart",
+    "foreign_objects_are_safe",
+    "fork_never_hangs",
+    "killed_process_frees_memory",
+    "loading_patches_nothing",
+    "loading_starts_no_thread",
+    "opened_is_what_was_probed",
+    "probe_is_stable",
+    "probe_never_raises",
+    "reopening_works",
+    "second_device",
+    "threads_have_their_own_device",
+]

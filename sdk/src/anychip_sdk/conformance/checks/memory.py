@@ -263,3 +263,16 @@ def processes_see_each_other(context: Context) -> None:
         buffer.fill_(1)
         synchronize(device)
         device.free(buffer)
+
+
+__all__ = [
+    "accounting_is_exact",
+    "buffers_are_aligned",
+    "buffers_are_zeroed",
+    "buffers_do_not_overlap",
+    "double_free_is_harmless",
+    "exhaustion_is_typed",
+    "free_memory_has_no_say",
+    "memory_stays_in_range",
+    "processes_see_each_other",
+]

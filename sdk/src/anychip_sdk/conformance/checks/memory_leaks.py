@@ -108,3 +108,5 @@ _CYCLES: dict[str, Callable[[Context], None]] = {
     "refusal": _cycle_refusal,
     "open": _cycle_open,
 }
+
+__all__ = ["nothing_leaks"]

@@ -135,3 +135,12 @@ def streams_overlap(context: Context) -> None:
             expect(taken_s > 0.9 * seconds, "a delay ended early")
             seconds *= 2
     expect(False, f"a short delay ended only after a long one on another stream, in each of {ATTEMPTS} attempts")
+
+
+__all__ = [
+    "a_stream_runs_in_order",
+    "launches_are_asynchronous",
+    "streams_overlap",
+    "waiting_does_not_block_the_host",
+    "waiting_streams_see_the_work",
+]

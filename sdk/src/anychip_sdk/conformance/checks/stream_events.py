@@ -159,3 +159,13 @@ def stream_synchronize_waits(context: Context) -> None:
             done, got = event.query(), target.clone()
             synchronize(event)
             expect(done and same_bits(got, sent), f"turn {turn}: the stream still had work when it was synchronised")
+
+
+__all__ = [
+    "destroying_waits",
+    "device_synchronize_covers_all",
+    "elapsed_is_time",
+    "events_are_not_early",
+    "events_become_done",
+    "stream_synchronize_waits",
+]

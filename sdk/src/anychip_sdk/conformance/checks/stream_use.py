@@ -188,3 +188,12 @@ def many_streams_work(context: Context) -> None:
             destroy(device, stream)
         for index, target in enumerate(targets):
             expect(same_bits(download(device, target), sent), f"the copy on stream {index} of {len(made)} is wrong")
+
+
+__all__ = [
+    "errors_leave_no_wrong_results",
+    "late_errors_are_raised",
+    "many_streams_work",
+    "threads_do_not_mix",
+    "waiting_lets_threads_run",
+]

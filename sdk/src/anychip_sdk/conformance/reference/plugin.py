@@ -153,11 +153,4 @@ def reference_backend(
     return FAULTS[fault].plugin(folder, capacity_bytes)
 
 
-__all__ = [
-    "CAPACITY_BYTES",
-    "NAME",
-    "AsyncReferencePlugin",
-    "ReferenceLoader",
-    "reference_backend",
-    "reference_claims",
-]
+__all__ = ["CAPACITY_BYTES", "NAME", "AsyncReferencePlugin", "ReferenceLoader", "reference_backend", "reference_claims"]

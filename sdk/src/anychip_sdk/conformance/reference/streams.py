@@ -124,4 +124,4 @@ class WorkerStream(Stream):
             del work  # the queue's thread must not keep the last work's tensors alive while it waits
 
 
-__all__ = ["WorkerEvent", "WorkerStream"]
+__all__ = ["Work", "WorkerEvent", "WorkerStream"]

@@ -148,3 +148,20 @@ class CopiesOvertake(AsyncReferenceDevice):
             super()._submit_copy(stream, run, finished)
 
     _copies = 0
+
+
+__all__ = [
+    "CopiesOvertake",
+    "CopyWritesTooMuch",
+    "FreedMemoryIsReusedAtOnce",
+    "NanIsNormalised",
+    "OverlapsCopyForwards",
+    "PageableSourcesAreReadLate",
+    "PageableTargetsAreLate",
+    "PinReturnsRoundedSizes",
+    "PinnedMemoryIsOrdinary",
+    "PlainCopiesRunLater",
+    "ReadersAreNotTracked",
+    "StridesAreIgnored",
+    "TailIsNotCopied",
+]

@@ -168,3 +168,21 @@ class OneCurrentDevice(AsyncReferenceDevice):
         OneCurrentDevice.current = self.memory_of_chip
         time.sleep(0.0005)  # another thread names its own
         return OneCurrentDevice.current.alloc(nbytes, alignment)
+
+
+__all__ = [
+    "AnyNameResolves",
+    "ClosesOnce",
+    "CountsAllDevices",
+    "DiesAfterFork",
+    "FreesForeignBuffers",
+    "HangsAfterFork",
+    "LosesForeignWork",
+    "MemoryOutlivesItsProcess",
+    "OneCurrentDevice",
+    "OpenedIsAnother",
+    "PatchesTorch",
+    "ProbeChangesItsMind",
+    "ProbeNeedsADriver",
+    "StartsAThread",
+]

@@ -247,3 +247,24 @@ class OpeningLeaks(AsyncReferenceDevice):
     def init(self, config: DeviceConfig) -> None:
         super().init(config)
         self.memory_of_chip.alloc(4096, 64)
+
+
+__all__ = [
+    "AlignmentIsIgnored",
+    "BuffersAreNotCleared",
+    "BuffersOverlap",
+    "CopiesLeakMemory",
+    "EventsLeak",
+    "ExhaustionIsUntyped",
+    "ExhaustionLeaks",
+    "FreeBytesAreStale",
+    "FreesTwice",
+    "KernelReadsFreeMemory",
+    "OpeningLeaks",
+    "OtherProcessesAreNotCounted",
+    "PinsLeak",
+    "SmallBuffersAreNotCounted",
+    "StreamsLeakDescriptors",
+    "StreamsLeakThreads",
+    "TotalFollowsUse",
+]

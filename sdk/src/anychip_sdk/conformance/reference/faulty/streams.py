@@ -259,3 +259,24 @@ class StreamsRunOut(AsyncReferenceDevice):
 class _LosingStream(WorkerStream):
     def submit(self, name: str, run: Callable[[], None], finished: Callable[[], None] = lambda: None) -> None:
         super().submit(name, run if name != "copy" else lambda: None, finished)
+
+
+__all__ = [
+    "DestroyingDropsWork",
+    "ElapsedIsInMilliseconds",
+    "ErrorsAreNameless",
+    "ErrorsAreSwallowed",
+    "ErrorsStopTheStreamSilently",
+    "EventsAreAlwaysDone",
+    "EventsAreEarly",
+    "EventsAreNeverDone",
+    "LaunchesBlock",
+    "ScratchIsShared",
+    "StreamSynchronizeDoesNothing",
+    "StreamsAreSerialised",
+    "StreamsRunOut",
+    "SynchronizeForgetsStreams",
+    "SynchronizeHoldsTheInterpreter",
+    "WaitBlocksTheHost",
+    "WaitDoesNothing",
+]
