@@ -87,7 +87,7 @@ class Certificate:
     @property
     def signer(self) -> str:
         """A short name of the key."""
-        return hashlib.sha256(bytes.fromhex(self.public_key)).hexdigest()[:16] if self.is_signed else "unsigned"
+        return hashlib.sha256(self.public_key.encode()).hexdigest()[:16] if self.is_signed else "unsigned"
 
 
 def issue(

@@ -47,9 +47,13 @@ def verify(folder: Path, public_key: Path | None = None) -> Verified:
     """
     stored = load_certificate(folder)
     results = load_results(folder)
-    right = certificate_of(results, hashlib.sha256((folder / RESULTS).read_bytes()).hexdigest())
-    problems = [*seal_problems(stored, public_key), *contradictions(stored, right)]
-    problems += untruths(results)
+    problems = seal_problems(stored, public_key)
+    try:
+        right = certificate_of(results, hashlib.sha256((folder / RESULTS).read_bytes()).hexdigest())
+        problems += [*contradictions(stored, right), *untruths(results)]
+    except (ValueError, TypeError, AttributeError) as error:  # a date, version or number that is none
+        message = f"{folder / RESULTS}: is damaged: {error}"
+        raise IntegrityFailed(message) from error
     notes = []
     if results.suite.digest == suite_digest():
         problems += left_out(results)
