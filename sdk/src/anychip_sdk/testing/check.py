@@ -85,7 +85,7 @@ def _worst(name: str, got: torch.Tensor, want: torch.Tensor, bound: torch.Tensor
     same = (got == want) | (got.isnan() & want.isnan())
     if dtype.is_floating_point:
         same |= _overflown(got, want, torch.finfo(dtype))
-    error = torch.where(same, 0.0, (got - want).abs()).nan_to_num(nan=torch.inf)
+    error = torch.where(same, 0.0, (got - want).abs()).nan_to_num(nan=torch.inf, posinf=torch.inf)
     ratio = torch.where(same, 0.0, error / bound).nan_to_num(nan=torch.inf, posinf=torch.inf)
     at = int(ratio.argmax())
     return Comparison(ratio.flatten()[at].item(), name, error.flatten()[at].item(), bound.flatten()[at].item())
