@@ -1,0 +1,82 @@
+"""Kernels that write where they must not, differ from run to run, or depend on their company. Knows no check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+
+from anychip_sdk.conformance.mutants.base import HealthyPlugin, healthy, healthy_claims, mutant
+from anychip_sdk.conformance.mutants.kernels import exact
+from anychip_sdk.registry import KernelFunction
+
+Tensor = torch.Tensor
+
+
+@mutant("AC-OP-011", op="apply_penalties")
+def penalties_touch_every_row(logits: Tensor, *rest: Tensor) -> Tensor:
+    """All rows are rounded to bfloat16 on the way."""
+    found: Tensor = exact("apply_penalties")(logits.copy_(logits.bfloat16()), *rest)
+    return found
+
+
+@mutant("AC-OP-013", op="rms_norm")
+def rms_norm_depends_on_its_address(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """The last bit depends on where the input lies."""
+    out: Tensor = exact("rms_norm")(x, weight, eps)
+    return out * (1 + torch.finfo(x.dtype).eps) if x.data_ptr() // 1024 % 2 else out
+
+
+@mutant("AC-OP-020", op="linear")
+def linear_is_wrong_on_thirteens(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Wrong where the inner dimension is a multiple of neither 2, 3 nor 5, which no tile of a test was."""
+    out: Tensor = exact("linear")(x, weight, bias)
+    return out * 1.01 if all(x.shape[-1] % prime for prime in (2, 3, 5)) else out
+
+
+def row_by_row(op: str) -> Callable[..., Any]:
+    """The reference on one row after the other, so that no row knows how many there are."""
+
+    def kernel(x: Tensor, *rest: Any) -> Any:
+        if len(x) < 2:
+            return exact(op)(x, *rest)
+        rows = [
+            [v[i : i + 1].clone() if _by_row(v, x, op, at) else v for at, v in enumerate(rest)] for i in range(len(x))
+        ]
+        return torch.cat([exact(op)(x[i : i + 1].clone(), *mine) for i, mine in enumerate(rows)])
+
+    return kernel
+
+
+def _by_row(value: Any, x: Tensor, op: str, at: int) -> bool:
+    """gate and up, the only pair of activations among these ops."""
+    return op in ("silu_mul", "gelu_mul") and at == 0 and isinstance(value, torch.Tensor) and value.shape == x.shape
+
+
+ROW_BY_ROW = ("ffn", "gelu", "gelu_mul", "linear", "lm_head", "silu", "silu_mul")
+
+
+class RowByRowPlugin(HealthyPlugin):
+    """Healthy, and a row's bits do not depend on its company."""
+
+    replaced: ClassVar[Mapping[str, KernelFunction]] = {op: row_by_row(op) for op in ROW_BY_ROW}
+
+
+INVARIANT = healthy_claims(batch_invariant=True)
+healthy("AC-OP-014", RowByRowPlugin, INVARIANT)
+
+
+@mutant("AC-OP-014", op="linear", base=RowByRowPlugin, claims=INVARIANT)
+def linear_splits_by_batch(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The sum is split in two where there are few rows."""
+    if len(x) > 8:
+        return row_by_row("linear")(x, weight, bias)
+    half = x.shape[-1] // 2
+    first = exact("linear")(x[:, :half].float(), weight[:, :half].float())
+    second = exact("linear")(x[:, half:].float(), weight[:, half:].float())
+    total = first + second if bias is None else first + second + bias.float()
+    return total.to(x.dtype)
+
+
+__all__ = ["ROW_BY_ROW", "RowByRowPlugin", "row_by_row"]

@@ -1,0 +1,251 @@
+"""Kernels with wrong values: tails, operands, heads, pages, strides, special numbers. Knows no check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.nn.functional import gelu as torch_gelu
+
+from anychip_sdk.conformance.mutants.base import mutant
+from anychip_sdk.ops import CATALOGUE, AttentionBatch
+
+Tensor = torch.Tensor
+
+
+def exact(op: str) -> Callable[..., Tensor]:
+    """The reference, typed as those of most ops are: with one result."""
+    return CATALOGUE[op].reference
+
+
+# sizes and operands
+
+
+@mutant("AC-OP-001", op="linear")
+def linear_sums_in_half(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Products are summed in bfloat16, though nothing is claimed of that."""
+    total = torch.zeros((*x.shape[:-1], weight.shape[0]), dtype=torch.bfloat16)
+    for at in range(0, x.shape[-1], 16):
+        total += (x[..., at : at + 16].float() @ weight[:, at : at + 16].float().T).bfloat16()
+    return total.to(x.dtype) if bias is None else total.to(x.dtype) + bias
+
+
+@mutant("AC-OP-001", op="add_rms_norm")
+def add_rms_norm_returns_the_old_residual(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Any:
+    """The second result is the residual before the sum."""
+    return exact("add_rms_norm")(x, residual, weight, eps)[0], residual.clone()
+
+
+@mutant("AC-OP-001", op="add")
+def add_skips_the_tail(x: Tensor, y: Tensor) -> Tensor:
+    """Adds four numbers at a time; up to three at the end stay."""
+    out, whole = x.clone(), x.shape[-1] // 4 * 4
+    out[..., :whole] += y[..., :whole]
+    return out
+
+
+@mutant("AC-OP-001", op="mul")
+def mul_takes_magnitudes(x: Tensor, y: Tensor) -> Tensor:
+    """The second factor loses its sign."""
+    return x * y.abs()
+
+
+@mutant("AC-OP-001", op="silu")
+def silu_saturates_early(x: Tensor) -> Tensor:
+    """From 3 on the result is the input."""
+    return torch.where(x > 3, x, exact("silu")(x))
+
+
+@mutant("AC-OP-001", op="gelu")
+def gelu_is_the_other_one(x: Tensor) -> Tensor:
+    """Phi is computed by erf, not by the tanh approximation."""
+    return torch_gelu(x.float()).to(x.dtype)
+
+
+@mutant("AC-OP-001", op="silu_mul")
+def silu_mul_swaps_its_operands(gate: Tensor, up: Tensor) -> Tensor:
+    """The activation goes over up."""
+    return exact("silu_mul")(up, gate)
+
+
+@mutant("AC-OP-001", op="gelu_mul")
+def gelu_mul_is_silu_mul(gate: Tensor, up: Tensor) -> Tensor:
+    """The activation is the other one."""
+    return exact("silu_mul")(gate, up)
+
+
+@mutant("AC-OP-001", op="ffn")
+def ffn_has_up_first(
+    x: Tensor, gate_up: Tensor, gate_up_bias: Tensor | None, down: Tensor, down_bias: Tensor | None
+) -> Tensor:
+    """The joined weight is read as up rows, then gate rows."""
+    inner = gate_up.shape[0] // 2
+    bias = None if gate_up_bias is None else gate_up_bias.roll(inner, 0)
+    return exact("ffn")(x, gate_up.roll(inner, 0), bias, down, down_bias)
+
+
+@mutant("AC-OP-001", op="mha")
+def mha_ignores_the_output_bias(*args: Any) -> Any:
+    """The output projection's bias is not added."""
+    return exact("mha")(*args[:13], None, *args[14:])
+
+
+@mutant("AC-OP-001", op="embedding")
+def embedding_misses_the_last_row(token_ids: Tensor, weight: Tensor) -> Tensor:
+    """The last id of the vocabulary gets the row before."""
+    return exact("embedding")(token_ids.clamp(max=max(0, weight.shape[0] - 2)), weight)
+
+
+@mutant("AC-OP-001", op="select_rows")
+def select_rows_sorts(x: Tensor, rows: Tensor) -> Tensor:
+    """Rows come in rising order."""
+    return exact("select_rows")(x, rows.sort().values)
+
+
+@mutant("AC-OP-001", op="argmax")
+def argmax_sees_one_block(logits: Tensor) -> Tensor:
+    """Only the first 128 logits are compared."""
+    return exact("argmax")(logits[:, :128])
+
+
+@mutant("AC-OP-001", op="sample")
+def sample_takes_one_more(logits: Tensor, temperature: Tensor, top_k: Tensor, *rest: Tensor) -> Tensor:
+    """top_k keeps one token too many."""
+    return exact("sample")(logits, temperature, torch.where(top_k > 0, top_k + 1, top_k), *rest)
+
+
+@mutant("AC-OP-001", op="apply_penalties")
+def penalties_count_padding(logits: Tensor, rows: Tensor, prompt: Tensor, output: Tensor, *rest: Tensor) -> Tensor:
+    """The -1 behind the end counts as token 0."""
+    return exact("apply_penalties")(logits, rows, prompt.clamp(min=0), output.clamp(min=0), *rest)
+
+
+@mutant("AC-OP-001", op="apply_logit_bias")
+def bias_replaces_the_logit(logits: Tensor, rows: Tensor, token_ids: Tensor, bias: Tensor) -> Tensor:
+    """The bias is stored instead of added."""
+    logits[rows, token_ids] = bias
+    return logits
+
+
+@mutant("AC-OP-001", op="qk_norm_rope")
+def qk_norm_rope_has_one_weight(q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, *rest: Any) -> Any:
+    """The keys are normalised with the queries' weight."""
+    return exact("qk_norm_rope")(q, k, q_weight, q_weight, *rest)
+
+
+@mutant("AC-OP-001", "AC-KV-007", op="kv_write")
+def kv_write_swaps_keys_and_values(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> Any:
+    """Keys go to the values' cache and values to the keys'."""
+    return exact("kv_write")(v, k, k_cache, v_cache, slots)
+
+
+@mutant("AC-OP-001", op="copy_pages")
+def copy_pages_copies_half(k_cache: Tensor, v_cache: Tensor, src: Tensor, dst: Tensor) -> Any:
+    """Only the first half of a page's slots is copied."""
+    half = k_cache.shape[1] // 2
+    for cache in (k_cache, v_cache):
+        cache[dst, :half] = cache[src, :half]
+    return k_cache, v_cache
+
+
+@mutant("AC-OP-001", op="paged_attention")
+def attention_scales_twice(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: AttentionBatch, scale: float, window: int | None = None
+) -> Tensor:
+    """The scale goes over queries and over scores."""
+    return exact("paged_attention")(q, k_cache, v_cache, batch, scale * scale, window)
+
+
+# heads, pages, contexts
+
+
+@mutant("AC-OP-002", op="paged_attention")
+def attention_window_is_one_wider(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: AttentionBatch, scale: float, window: int | None = None
+) -> Tensor:
+    """A query sees one position more than the window."""
+    return exact("paged_attention")(q, k_cache, v_cache, batch, scale, window and window + 1)
+
+
+@mutant("AC-OP-002", op="paged_attention")
+def attention_loses_full_last_pages(q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: Any, *rest: Any) -> Tensor:
+    """A context that ends with its page reads its first page in place of the last one."""
+    table = batch.page_table.clone()
+    for row, context in enumerate(batch.context_lens_host):
+        if context % batch.page_size == 0:
+            table[row, context // batch.page_size - 1] = table[row, 0]
+    return exact("paged_attention")(q, k_cache, v_cache, replace(batch, page_table=table, derived={}), *rest)
+
+
+@mutant("AC-OP-002", op="rope")
+def rope_turns_64_dimensions(q: Tensor, k: Tensor, positions: Tensor, table: Tensor) -> Any:
+    """What lies behind the 64th dimension of a head is not turned."""
+    turned = exact("rope")(q, k, positions, table)
+    return tuple(torch.cat((new[..., :64], old[..., 64:]), -1) for new, old in zip(turned, (q, k), strict=True))
+
+
+@mutant("AC-OP-002", op="kv_write")
+def kv_write_takes_six_bits_of_a_slot(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> Any:
+    """In pages of more than 64 tokens the offset wraps around."""
+    size = k_cache.shape[1]
+    wrapped = slots // size * size + slots % size % 64
+    return exact("kv_write")(k, v, k_cache, v_cache, wrapped)
+
+
+# no rows, special numbers
+
+
+@mutant("AC-OP-004", op="linear")
+def linear_returns_no_columns(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """For no rows the result has no columns either."""
+    return exact("linear")(x, weight, bias) if x.numel() else x.new_empty(0)
+
+
+@mutant("AC-OP-006", op="apply_logit_bias")
+def bans_are_finite(logits: Tensor, rows: Tensor, token_ids: Tensor, bias: Tensor) -> Tensor:
+    """A ban lowers the logit by 10000 only."""
+    return exact("apply_logit_bias")(logits, rows, token_ids, bias.clamp(min=-1e4))
+
+
+@mutant("AC-OP-008", op="mul")
+def mul_loses_the_sign_of_zero(x: Tensor, y: Tensor) -> Tensor:
+    """Products are added to a cleared accumulator."""
+    return x * y + 0.0
+
+
+@mutant("AC-OP-008", op="kv_write")
+def kv_write_loses_the_sign_of_zero(k: Tensor, v: Tensor, *rest: Tensor) -> Any:
+    """Keys and values pass through an addition."""
+    return exact("kv_write")(k + 0.0, v + 0.0, *rest)
+
+
+# draws and large offsets
+
+
+@mutant("AC-OP-016", op="sample")
+def sample_leaves_out_the_crossing(
+    logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, *rest: Any
+) -> Any:
+    """top_p is reached a little earlier than asked for."""
+    return exact("sample")(logits, temperature, top_k, torch.where(top_p < 1, top_p * 0.9, top_p), *rest)
+
+
+@mutant("AC-OP-016", op="sample")
+def sample_multiplies_by_the_temperature(logits: Tensor, temperature: Tensor, *rest: Tensor) -> Tensor:
+    """Logits are multiplied by the temperature, not divided."""
+    return exact("sample")(logits, 1 / temperature, *rest)
+
+
+@mutant("AC-OP-019", op="kv_write")
+def kv_write_counts_in_float(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> Any:
+    """The place of each element is computed in float32."""
+    width = k_cache.shape[2] * k_cache.shape[3]
+    at = ((slots.float() * width).unsqueeze(1) + torch.arange(width).float()).long()
+    for new, cache in ((k, k_cache), (v, v_cache)):
+        cache.view(-1)[at.clamp(max=cache.numel() - 1)] = new.flatten(1).to(cache.dtype)
+    return k_cache, v_cache
+
+
+__all__ = ["exact"]
