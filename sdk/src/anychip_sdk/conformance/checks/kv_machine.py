@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis import strategies as st
+from hypothesis.configuration import set_hypothesis_home_dir
 from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
@@ -160,6 +161,7 @@ def histories_agree_with_the_model(context: Context) -> None:
         made.append(PoolMachine(context))
         return made[-1]
 
+    set_hypothesis_home_dir(context.scratch / "hypothesis")  # it keeps notes in the working folder otherwise
     try:
         run_state_machine_as_test(fresh, settings=options)  # type: ignore[arg-type]  # any factory will do
     except Flaky as error:
@@ -170,6 +172,8 @@ def histories_agree_with_the_model(context: Context) -> None:
         trace = made[-1].trace if made else []
         message = f"{type(error).__name__}: {error}; after {' '.join(trace)}"
         raise Violation(message, trace=trace) from error
+    finally:
+        set_hypothesis_home_dir(None)
 
 
 __all__ = ["PoolMachine"]
