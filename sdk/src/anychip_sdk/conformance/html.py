@@ -178,7 +178,9 @@ def _measured(results: Results) -> str:
     for name, values in sorted(found.items()):
         unit = "s" if name.endswith("_s") else "B" if "bytes" in name else ""
         worst = max(abs(value) for _, value in values)
-        charts.append(f"<h3>{escape(name)} <span class='soft'>up to {number(worst)} {unit}</span></h3>")
+        charts.append(
+            f"<h3>{escape(name.replace('_', ' '))} <span class='soft'>up to {number(worst)} {unit}</span></h3>"
+        )
         charts.append(bars(values[:40], unit))
     return "".join(charts) or "<p>Nothing was measured.</p>"
 
@@ -200,8 +202,8 @@ def _requirements(results: Results) -> str:
     for key, group in _grouped(results.cases, lambda case: case.requirement):
         states = {status: sum(case.status == status for case in group) for status in results.counts()}
         text = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in states.items() if count)
-        rows.append((key, group[0].force, _text(key), text))
-    return _table(("requirement", "", "text", "cases"), rows)
+        rows.append((key, _text(key), text))
+    return _table(("requirement", "text", "cases"), rows)
 
 
 def _suite(results: Results, certificate: Certificate | None) -> list[tuple[str, str]]:
@@ -239,7 +241,7 @@ def _facts(facts: Iterable[tuple[str, str]]) -> str:
 def _table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in headers)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<table class="list"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
 __all__ = ["report_html"]
