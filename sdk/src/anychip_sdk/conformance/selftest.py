@@ -108,7 +108,7 @@ def selftest(
     Args:
         only: globs over mutants' names or requirements; then the healthy chip is judged by no other requirement.
         listen: is told a line for each mutant and each requirement of the healthy chip.
-        processes: how many work at the same time; None: as many as there are cores, at most four.
+        processes: how many work at the same time; None: one more than there are cores, since some wait, at most four.
 
     Raises:
         UsageError: `only` names no mutant.
@@ -126,7 +126,7 @@ def selftest(
     named = {key for one in mutants.values() for key in one.kills}
     healthy = [Unit(requirement=key) for key in REQUIREMENTS if not only or key in named]
     units = [*healthy, *(Unit(mutant=name) for name in mutants)]
-    count = processes or max(1, min(4, os.cpu_count() or 1))
+    count = processes or min(4, 1 + (os.cpu_count() or 1))
     found: dict[Unit, Judged] = {}
     for judged in _judge_all(units, count, {name for name, one in mutants.items() if one.pollutes}):
         found[judged.unit] = judged

@@ -71,7 +71,8 @@ healthy("AC-OP-014", RowByRowPlugin, INVARIANT)
 def linear_splits_by_batch(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The sum is split in two where there are few rows."""
     if len(x) > 8:
-        return row_by_row("linear")(x, weight, bias)
+        whole: Tensor = row_by_row("linear")(x, weight, bias)
+        return whole
     half = x.shape[-1] // 2
     first = exact("linear")(x[:, :half].float(), weight[:, :half].float())
     second = exact("linear")(x[:, half:].float(), weight[:, half:].float())
