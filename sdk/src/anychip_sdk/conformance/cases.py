@@ -9,15 +9,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from importlib.metadata import entry_points, version
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 from anychip_sdk.conformance import checks
 from anychip_sdk.conformance.claims import Claims
 from anychip_sdk.conformance.requirements import REQUIREMENTS, TRACKS, Case, Level, Requirement, Track
+from anychip_sdk.conformance.target import check_modules
+from anychip_sdk.ops import CATALOGUE
 
-GROUP = "anychip.conformance"
 #: what decides a verdict besides the checks themselves
 _SUITE = ("anychip_sdk.conformance", "anychip_sdk.ops", "anychip_sdk.testing")
 
@@ -55,7 +56,7 @@ def load_checks() -> tuple[Track, ...]:
     for module in pkgutil.iter_modules(checks.__path__):
         if not module.name.startswith("_"):
             import_module(f"{checks.__name__}.{module.name}")
-    for entry in _further():
+    for entry in check_modules():
         import_module(entry)
     present = {one.track for one in REQUIREMENTS.values()}
     return tuple(track for track in TRACKS if track in present)
@@ -107,10 +108,8 @@ def matches(pattern: str, one: Planned) -> bool:
 def group_of(one: Planned, level: Level) -> str:
     """Cases of a group share a process: a track, and from std on a family of ops."""
     track = one.requirement.track
-    if level == "smoke" or track != "op":
+    if level == "smoke" or track != "op" or one.op not in CATALOGUE:
         return track
-    from anychip_sdk.ops import CATALOGUE
-
     return f"{track}-{CATALOGUE[one.op].reference.__module__.rpartition('.')[2]}"
 
 
@@ -125,17 +124,12 @@ def _cases_of(rule: Requirement, claims: Claims, level: Level) -> list[Planned]:
     ]
 
 
-def _further() -> list[str]:
-    return [entry.value for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)]
-
-
 def further_packages() -> set[str]:
     """The packages besides the SDK's that bring requirements."""
-    return {entry.partition(":")[0].rpartition(".")[0] for entry in _further()}
+    return {module.rpartition(".")[0] for module in check_modules()}
 
 
 __all__ = [
-    "GROUP",
     "Planned",
     "further_packages",
     "group_of",

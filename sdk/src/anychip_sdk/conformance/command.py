@@ -82,6 +82,9 @@ def conduct(
         (target.claims.name, options.profile, options.level, *(("part",) if options.only else ()))
     )
     results = run(target, options, folder, listen)
+    if find_target(name, claims).digest != target.digest:
+        message = f"the files of backend '{name}' changed while it was tested, so the results are of no one version"
+        raise ConformanceFailed(message, hint="run it again")
     certificate = finish(folder, results, key=key, kill_score=stored_kill_score())
     found = verdict(results)
     kept = keep(folder, certificate) if found.is_conformant else None

@@ -14,95 +14,13 @@ The variables win. Cases that are not claimed are not among the tests; a failure
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import count
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from anychip_sdk.conformance.cases import Planned, group_of, plan_cases
-from anychip_sdk.conformance.child import Job
-from anychip_sdk.conformance.claims import PROFILES, Waiver
-from anychip_sdk.conformance.host import now
-from anychip_sdk.conformance.profiles import SCOPES
-from anychip_sdk.conformance.requirements import LEVELS
-from anychip_sdk.conformance.runner import TIMEOUT_S, Options, replay
-from anychip_sdk.conformance.target import Target, find_target
-from anychip_sdk.conformance.worker import Worker
-from anychip_sdk.device import DeviceConfig
-from anychip_sdk.errors import UsageError
-
-_VARIABLES = {
-    "BACKEND": "ANYCHIP_CONFORMANCE_BACKEND",
-    "PROFILE": "ANYCHIP_CONFORMANCE_PROFILE",
-    "LEVEL": "ANYCHIP_CONFORMANCE_LEVEL",
-}
-_numbers = count()
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """What a test file tests."""
-
-    target: Target
-    options: Options
-
-    def planned(self) -> tuple[Planned, ...]:
-        tracks = SCOPES[self.options.profile].tracks
-        return tuple(one for one in plan_cases(self.target.claims, self.options.level, tracks) if not one.missing)
-
-
-class Workers:
-    """A process per group of cases, one at a time."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._key: tuple[str, str] = ("", "")
-        self._worker: Worker | None = None
-
-    def for_case(self, chosen: Chosen, one: Planned) -> Worker:
-        key = (chosen.target.name, group_of(one, chosen.options.level))
-        if self._worker is None or key != self._key:
-            self.end()
-            limit_s = TIMEOUT_S[chosen.options.level]
-            job = Job(
-                chosen.target.load,
-                chosen.target.claims,
-                chosen.options.level,
-                None,
-                DeviceConfig(threads=1),
-                self._folder / "repro",
-                1,
-                limit_s,
-            )
-            self._worker = Worker(job, self._folder / f"{next(_numbers)}.log", limit_s)
-            self._key = key
-        return self._worker
-
-    def end(self) -> None:
-        if self._worker is not None:
-            problem = self._worker.close()
-            self._worker = None
-            assert not problem, problem
-
-
-@lru_cache(maxsize=4)
-def choose(backend: str, profile: str, level: str) -> Chosen:
-    """What those names mean.
-
-    Raises:
-        UsageError: no such profile or level, or no backend named.
-        PreconditionFailed: the backend is not installed, or without a manifest.
-    """
-    if not backend:
-        message = "no backend is named for the conformance suite"
-        raise UsageError(message, hint=f"set BACKEND in the test file, or {_VARIABLES['BACKEND']}")
-    if profile not in PROFILES or level not in LEVELS:
-        message = f"there is no profile '{profile}' at level '{level}'"
-        raise UsageError(message, hint=f"profiles: {', '.join(PROFILES)}; levels: {', '.join(LEVELS)}")
-    return Chosen(find_target(backend), Options(profile=profile, level=level))
+from anychip_sdk.conformance.cases import Planned
+from anychip_sdk.conformance.runner import replay
+from anychip_sdk.conformance.sessions import VARIABLES, Chosen, Workers, choose, waiver_of
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -111,7 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     said = {
         name: os.environ.get(variable) or str(getattr(metafunc.module, name, ""))
-        for name, variable in _VARIABLES.items()
+        for name, variable in VARIABLES.items()
     }
     chosen = choose(said["BACKEND"], said["PROFILE"] or "bringup", said["LEVEL"] or "smoke")
     planned = chosen.planned()
@@ -129,20 +47,12 @@ def conformance_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wo
 def test_requirement(conformance_workers: Workers, chosen: Chosen, planned: Planned) -> None:
     """One case; a waived one must fail."""
     attempt = conformance_workers.for_case(chosen, planned).run(planned.id)
-    waived = _waiver(chosen, planned)
+    waived = waiver_of(chosen, planned)
     if waived is None:
         command = replay(chosen.target.name, planned.id, chosen.options)
         assert attempt.outcome != "failed", f"{planned.requirement.text}\n{attempt.message}\n$ {command}"
     elif waived.requirement == planned.id:
         assert attempt.outcome == "failed", f"{planned.id} passes: remove its waiver ({waived.reason})"
-
-
-def _waiver(chosen: Chosen, one: Planned) -> Waiver | None:
-    """The waiver that still holds for a case."""
-    today = now()[:10]
-    waivers: Sequence[Waiver] = chosen.target.claims.waivers
-    named = (one.id, one.requirement.id)
-    return next((w for w in waivers if w.requirement in named and w.expires.isoformat() >= today), None)
 
 
 __all__ = ["conformance_workers", "pytest_generate_tests", "test_requirement"]

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution, distributions
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution, distributions, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from anychip_sdk.conformance.manifest import FILE, load_claims, read_claims
 from anychip_sdk.errors import BackendBroken, BackendNotFound, PreconditionFailed, UsageError
 
 GROUP = "anychip.backends"
+CHECKS_GROUP = "anychip.conformance"
 _UNHASHED = ("__pycache__", ".dist-info", ".egg-info")
 _OWN = "certificate.json"  #: lies in the package itself and can't hold its own digest
 
@@ -154,6 +155,12 @@ def installed_modules(title: str) -> tuple[str, ...]:
     return tuple(entry.value.partition(":")[0] for entry in entries if entry.group == GROUP)
 
 
+def check_modules() -> tuple[str, ...]:
+    """The modules with further checks that installed packages offer, in the order of their names."""
+    found = entry_points(group=CHECKS_GROUP)
+    return tuple(entry.value.partition(":")[0] for entry in sorted(found, key=lambda entry: entry.name))
+
+
 def installed_digest(title: str, backend: str) -> str | None:
     """The digest of an installed backend's files; None where that distribution doesn't offer it."""
     try:
@@ -204,10 +211,12 @@ def _package_files(top: str) -> Iterator[tuple[str, Path]]:
 
 
 __all__ = [
+    "CHECKS_GROUP",
     "GROUP",
     "LibraryLoader",
     "Loader",
     "Target",
+    "check_modules",
     "find_target",
     "installed_digest",
     "installed_modules",

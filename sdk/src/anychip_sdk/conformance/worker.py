@@ -75,7 +75,10 @@ class Worker:
         answer = self._receive(START_S)
         if isinstance(answer, str):
             self.kill()
-            message = f"no case can be run: the process that opens the device {answer}\n{self._tail()}"
+            tail = self._tail()
+            message = (
+                f"no case can be run: the process that opens the device {answer}: {tail.rpartition(chr(10))[2]}\n{tail}"
+            )
             raise StartFailed(message)
         self.ready = answer["ready"]
 
