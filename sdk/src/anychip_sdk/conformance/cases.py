@@ -17,6 +17,7 @@ from anychip_sdk.conformance import checks
 from anychip_sdk.conformance.claims import Claims
 from anychip_sdk.conformance.requirements import REQUIREMENTS, TRACKS, Case, Level, Requirement, Track
 from anychip_sdk.conformance.target import check_modules
+from anychip_sdk.errors import PreconditionFailed
 from anychip_sdk.ops import CATALOGUE
 
 #: what decides a verdict besides the checks themselves
@@ -52,12 +53,18 @@ class Planned:
 
 @lru_cache(maxsize=1)
 def load_checks() -> tuple[Track, ...]:
-    """Register every requirement: the SDK's, and those of the packages that are installed; the tracks that have any."""
-    for module in pkgutil.iter_modules(checks.__path__):
-        if not module.name.startswith("_"):
-            import_module(f"{checks.__name__}.{module.name}")
-    for entry in check_modules():
-        import_module(entry)
+    """Register every requirement: the SDK's, and those of the packages that are installed; the tracks that have any.
+
+    Raises:
+        PreconditionFailed: a library that the checks use is not installed.
+    """
+    own = [f"{checks.__name__}.{one.name}" for one in pkgutil.iter_modules(checks.__path__) if one.name[0] != "_"]
+    try:
+        for module in (*own, *check_modules()):
+            import_module(module)
+    except ModuleNotFoundError as error:
+        message = f"the conformance suite needs {error.name}, which is not installed"
+        raise PreconditionFailed(message, hint="pip install 'anychip-sdk[conformance]'") from error
     present = {one.track for one in REQUIREMENTS.values()}
     return tuple(track for track in TRACKS if track in present)
 
