@@ -35,7 +35,7 @@ def test_the_probe_finds_one_device_that_fits_the_contract(backend):
     (device,) = backend.probe()
     assert device.name == "cpu:0"
     assert device.product
-    assert set(device.attributes) == {"cores", "isa"}
+    assert set(device.attributes) == {"cores", "isa", "native_kernels"}
     assert int(device.attributes["cores"]) >= 1
     opened = backend.open(device, DeviceConfig(threads=torch.get_num_threads()))
     assert opened.capabilities == device.capabilities

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import torch
 
-from anychip_cpu import host
+from anychip_cpu import host, native
 from anychip_sdk.device import Capabilities, Device, DeviceConfig, DeviceInfo, MemoryInfo
 from anychip_sdk.errors import DeviceAbsent, MemoryInsufficient
 
@@ -26,7 +26,11 @@ def probe() -> DeviceInfo:
         memory_bytes_free=memory.bytes_free,
         capabilities=CAPABILITIES,
         versions=_versions(),
-        attributes={"cores": str(host.cores()), "isa": " ".join(host.instruction_sets()) or "unknown"},
+        attributes={
+            "cores": str(host.cores()),
+            "isa": " ".join(host.instruction_sets()) or "unknown",
+            "native_kernels": native.state(),
+        },
     )
 
 

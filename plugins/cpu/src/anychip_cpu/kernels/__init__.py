@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
+from anychip_cpu import native
 from anychip_cpu.kernels import blocks, cache, elementwise, linear, norm, packed, rope, sampling
-from anychip_cpu.kernels.attention import PagedAttention
+from anychip_cpu.kernels.attention import NativeAttention, PagedAttention
 from anychip_sdk.ops import apply_logit_bias, apply_penalties
-from anychip_sdk.registry import KernelFunction, Registrar
+from anychip_sdk.registry import KernelFunction, Need, Registrar
 
 FLOATS = (torch.bfloat16, torch.float32, torch.float16)
 
 
 def register(registry: Registrar) -> None:
     """Offer the kernels; those on packed weights first and only where they were found to work."""
-    attention = PagedAttention()
+    gathered = PagedAttention()
+    library = native.library()
+    attention = NativeAttention(None if isinstance(library, native.Absent) else library, gathered)
     usable = packed.usable_dtypes()
     if usable:
         _register_packed(registry, attention, usable)
@@ -22,12 +27,21 @@ def register(registry: Registrar) -> None:
     registry.register("lm_head", linear.lm_head_plain, dtypes=FLOATS)
     registry.register("ffn", blocks.Ffn(blocks.plain), dtypes=FLOATS, name="ffn_plain")
     registry.register("mha", blocks.Mha(blocks.plain, attention), dtypes=FLOATS, name="mha_plain")
-    registry.register("paged_attention", attention, dtypes=FLOATS, name="gathered_flash")
+    registry.register("paged_attention", attention, dtypes=FLOATS, requires=_needs(library), name="native")
+    registry.register("paged_attention", gathered, dtypes=FLOATS, name="gathered_flash")
     for name, kernel in _SIMPLE.items():
         registry.register(name, kernel, dtypes=FLOATS, name=name)
 
 
-def _register_packed(registry: Registrar, attention: PagedAttention, dtypes: tuple[torch.dtype, ...]) -> None:
+def _needs(library: native.Library | native.Absent) -> Mapping[str, Need]:
+    """What the native attention needs; without a library, something no model has: so the reason is shown."""
+    if isinstance(library, native.Absent):
+        return {"library": Need(lambda _: False, f"native kernels, which are {library}")}
+    limits = f"a multiple of {native.HEAD_DIM_STEP} up to {native.HEAD_DIM_MAX}"
+    return {"head_dim": Need(native.is_supported_head_dim, limits)}
+
+
+def _register_packed(registry: Registrar, attention: NativeAttention, dtypes: tuple[torch.dtype, ...]) -> None:
     """Kernels whose weights go through `packed.prepare`."""
     mha = blocks.Mha(packed.multiply, attention)
     registry.register("linear", linear.linear_packed, dtypes=dtypes, prepares_weight=True)

@@ -1,18 +1,70 @@
-"""Attention over pages: gather each row's keys, then torch's flash kernel. Knows the step's plan; knows no model."""
+"""Attention over pages: the native kernel, or gathered keys and torch's. Knows the step's plan; knows no model."""
 
 from __future__ import annotations
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from anychip_cpu import host, native
 from anychip_cpu.kernels.attention_plan import Block, DecodeBucket, Keys, StepPlan, plan_step
 from anychip_sdk.ops.base import AttentionBatch
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
+#: prefill rows of so many tokens go to torch where it multiplies bfloat16 in tiles, which the native kernel doesn't
+TILED_TOKENS = 16
+
+
+class NativeAttention:
+    """Reads pages in place. What the library can't do, and long bfloat16 prefill on tile units, is left to torch.
+
+    Args:
+        library: the native kernels, None where there are none.
+        gathered: does what the library doesn't.
+    """
+
+    def __init__(self, library: native.Library | None, gathered: PagedAttention) -> None:
+        self._library = library
+        self._gathered = gathered
+        self._has_tiles = "amx_bf16" in host.instruction_sets()
+
+    def __call__(
+        self,
+        q: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        batch: AttentionBatch,
+        scale: float,
+        window: int | None = None,
+    ) -> torch.Tensor:
+        if self._library is None or not _is_readable(q, k_cache, v_cache):
+            return self._gathered(q, k_cache, v_cache, batch, scale, window)
+        library, rows, is_tiled = self._library, batch.rows, self._has_tiles and q.dtype == torch.bfloat16
+        if is_tiled and max(batch.query_lens_host, default=0) >= TILED_TOKENS:
+            rows = batch.decode_rows
+        key = f"cpu.native {q.dtype} {q.shape[1]} {k_cache.shape[2]} {rows}"
+        call: native.AttentionCall = batch.once(
+            key, lambda: native.AttentionCall(library, batch, q, k_cache.shape[2], rows)
+        )
+        out = torch.empty(q.shape, dtype=q.dtype)
+        call(out, q, k_cache, v_cache, scale, window)
+        if rows < batch.rows:
+            self._gathered.prefill(out, q, k_cache, v_cache, batch, scale, window)
+        return out
+
+
+def _is_readable(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor) -> bool:
+    return (
+        native.supports(q.dtype, q.shape[-1])
+        and k_cache.dtype == q.dtype == v_cache.dtype
+        and q.stride(-1) == k_cache.stride(-1) == 1
+        and k_cache.stride() == v_cache.stride()
+    )
+
+
 class PagedAttention:
-    """The kernel, with the memory that it gathers into.
+    """Keys are gathered for torch's flash kernel. It keeps the memory that it gathers into.
 
     That memory is kept from call to call: fresh pages from the operating system for each layer cost more than the
     gathering itself.
@@ -30,16 +82,27 @@ class PagedAttention:
         scale: float,
         window: int | None = None,
     ) -> torch.Tensor:
-        key = f"cpu.attention {window} {q.dtype}"
-        plan: StepPlan = batch.once(key, lambda: plan_step(batch, window, q.dtype))
         out = torch.empty(q.shape, dtype=q.dtype)
-        for bucket in plan.decodes:
+        for bucket in _plan(batch, window, q.dtype).decodes:
             self._decode(out, q, (k_cache, v_cache), bucket, scale)
-        for row in plan.prefills:
+        self.prefill(out, q, k_cache, v_cache, batch, scale, window)
+        return out
+
+    def prefill(
+        self,
+        out: torch.Tensor,
+        q: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        batch: AttentionBatch,
+        scale: float,
+        window: int | None,
+    ) -> None:
+        """Fill in the prefill rows' part of `out`."""
+        for row in _plan(batch, window, q.dtype).prefills:
             k, v = self._gather((k_cache, v_cache), row.keys, q.dtype)
             for block in row.blocks:
                 _prefill(out, q, k, v, block, scale)
-        return out
 
     def _decode(self, out: torch.Tensor, q: torch.Tensor, caches: Pair, bucket: DecodeBucket, scale: float) -> None:
         """The query heads of a group share their keys, so they are the rows of one product."""
@@ -78,6 +141,11 @@ class PagedAttention:
         return found[:elements]
 
 
+def _plan(batch: AttentionBatch, window: int | None, dtype: torch.dtype) -> StepPlan:
+    plan: StepPlan = batch.once(f"cpu.attention {window} {dtype}", lambda: plan_step(batch, window, dtype))
+    return plan
+
+
 def _prefill(out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, block: Block, scale: float) -> None:
     """q: [tokens, heads, head_dim]; k, v: [context, kv_heads, head_dim]."""
 
@@ -96,4 +164,4 @@ def _prefill(out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tenso
     out[block.start : block.stop] = mixed.squeeze(0).transpose(0, 1)
 
 
-__all__ = ["PagedAttention"]
+__all__ = ["NativeAttention", "PagedAttention"]

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from anychip_cpu.kernels import packed, rope
-from anychip_cpu.kernels.attention import PagedAttention
+from anychip_cpu.kernels.attention import NativeAttention
 from anychip_cpu.kernels.cache import kv_write
 from anychip_cpu.kernels.elementwise import silu_mul
 from anychip_sdk.ops.base import AttentionBatch
@@ -41,7 +41,7 @@ class Ffn:
 class Mha:
     """The attention block: queries and keys are normalised and turned as the one tensor that they come in."""
 
-    def __init__(self, multiply: Multiply, attention: PagedAttention) -> None:
+    def __init__(self, multiply: Multiply, attention: NativeAttention) -> None:
         self._multiply = multiply
         self._attention = attention
 

@@ -1,0 +1,69 @@
+// What the attention kernels are called with, and the table of one instruction set's kernels. Knows no instruction set.
+#pragma once
+
+#include <cstdint>
+
+namespace anychip {
+
+// One step's attention. Strides are in elements; the last dimension of every tensor is contiguous.
+struct AttentionArgs {
+  const void* q;  // [tokens, heads, head_dim]
+  const void* k;  // [pages, page_size, kv_heads, head_dim]
+  const void* v;
+  void* out;  // [tokens, heads, head_dim], contiguous
+  std::int64_t q_token_stride, q_head_stride;
+  std::int64_t page_stride, slot_stride, head_stride;  // of both caches
+  std::int64_t window;                                 // a query sees so many positions; 0: all
+  double scale;
+  std::int32_t dtype;  // DType
+  std::int32_t heads, kv_heads, head_dim;
+  // the step
+  std::int32_t rows, page_size, pages_max, threads;
+  const std::int32_t* query_start;   // [rows + 1]
+  const std::int32_t* context_lens;  // [rows]
+  const std::int32_t* page_table;    // [rows, pages_max]
+};
+
+enum DType : std::int32_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2, kDTypes = 3 };
+
+// Keys that are scored at a time, and keys whose softmax is computed from scratch before it is merged. Both start at
+// multiples of themselves, whatever the row, the batch or the chunk: so a query's result depends on its position only.
+constexpr std::int64_t kBlock = 64;
+constexpr std::int64_t kSpan = 256;
+// (token, head) pairs that share one pass over the keys of a prefill row
+constexpr std::int64_t kTileRows = 64;
+
+// Some query tokens of one row against some keys, for one kv head and all query heads that read it.
+struct Tile {
+  const AttentionArgs* args;
+  std::int32_t row, kv_head;
+  std::int64_t token, tokens;  // the first query token in q, and how many
+  std::int64_t position;       // of the first query token in its sequence
+  std::int64_t key_begin, key_end;
+  bool is_followed;  // this thread goes on with the same keys for the next kv head
+  float* partial;    // NULL: the keys are all that the queries see, and `out` is written; else [group] partial results
+};
+
+// A partial result: the sum of weighted values, then the largest score, then the sum of weights.
+inline std::int64_t partial_floats(const AttentionArgs& args) { return args.head_dim + 2; }
+
+inline std::int64_t tile_tokens(std::int64_t group) { return group >= kTileRows ? 1 : kTileRows / group; }
+
+inline std::int64_t scratch_floats(const AttentionArgs& args) {
+  const std::int64_t group = args.heads / args.kv_heads, rows = tile_tokens(group) * group, dim = args.head_dim;
+  return 2 * kBlock * dim + rows * (3 * (dim + 16) + kBlock + 8) + 256;
+}
+
+struct Kernels {
+  const char* name;
+  void (*attend[kDTypes])(const Tile& tile, float* scratch);
+  // `count` partial results of each query head, those of one span beside each other, into `out`
+  void (*merge[kDTypes])(const Tile& tile, float* partials, std::int64_t count, std::int64_t stride);
+};
+
+const Kernels* portable_kernels();
+const Kernels* avx2_kernels();
+const Kernels* avx512_kernels();
+const Kernels* avx512_bf16_kernels();
+
+}  // namespace anychip

@@ -1,0 +1,346 @@
+// Softmax attention of one tile, its keys read in place from their pages. Knows Simd and an engine; knows no threads.
+//
+// Include after simd_*.hpp and an engine. What one query gets depends on its position and the window alone: blocks and
+// spans start at fixed positions, sums go over them in order, and whatever is hidden adds exact zeros.
+#pragma once
+
+#include <cstring>
+
+#include "attention.hpp"
+#include "numbers.hpp"
+
+namespace {
+
+using anychip::AttentionArgs;
+using anychip::kBlock;
+using anychip::kSpan;
+using anychip::Tile;
+
+alignas(64) const std::uint32_t kNothing[1024] = {};  // stands in for keys and values that no query sees
+
+inline Simd::F exp2(Simd::F x) {
+  x = Simd::at_least(-200.0f, x);
+  const Simd::F power = Simd::round(x), f = x - power;
+  Simd::F y = Simd::set(kExp2[6]);
+  for (int i = 5; i >= 0; --i) y = Simd::fma(y, f, Simd::set(kExp2[i]));
+  return Simd::scale(y, power);
+}
+
+inline float exp2(float x) {
+  alignas(64) float lanes[Simd::kWidth];
+  Simd::store(lanes, exp2(Simd::set(x)));
+  return lanes[0];
+}
+
+template <class Engine>
+class Attention {
+  using T = typename Engine::Element;
+  using F = Simd::F;
+  static constexpr int W = Simd::kWidth, RT = Simd::kRowTile, VT = Simd::kVectorTile;
+  static constexpr int kPer = Engine::kPerUnit;
+  static constexpr std::int64_t kUnits = kBlock / kPer;  // of one dimension's values in a block
+
+ public:
+  Attention(const Tile& tile, float* scratch) : tile_(tile), args_(*tile.args) {
+    group_ = args_.heads / args_.kv_heads;
+    rows_ = tile.tokens * group_;
+    dim_ = args_.head_dim;
+    units_ = dim_ / kPer;
+    scale_ = static_cast<float>(args_.scale) * kLog2E;
+    const auto take = [&](std::int64_t floats) {
+      float* taken = scratch;
+      scratch += round_up(floats, 16);
+      return taken;
+    };
+    keys_ = take(kBlock * dim_);
+    values_ = take(kBlock * dim_);
+    queries_ = take(rows_ * units_);
+    scores_ = take(rows_ * kBlock);
+    state_ = {take(rows_ * dim_), take(rows_), take(rows_)};
+    total_ = {take(rows_ * dim_), take(rows_), take(rows_)};
+    factors_ = take(rows_);
+  }
+
+  void run() {
+    pack_queries();
+    bool is_first = true;
+    for (std::int64_t begin = tile_.key_begin; begin < tile_.key_end; begin += kSpan) {
+      attend_span(begin, smaller(begin + kSpan, tile_.key_end));
+      if (is_first) {
+        const State other = total_;
+        total_ = state_;
+        state_ = other;
+      } else {
+        for (std::int64_t row = 0; row < rows_; ++row)
+          merge(total_.sums + row * dim_, total_.largest[row], total_.weights[row], state_.sums + row * dim_,
+                state_.largest[row], state_.weights[row], dim_);
+      }
+      is_first = false;
+    }
+    for (std::int64_t row = 0; row < rows_; ++row) finish(row);
+  }
+
+  // Adds a later span's partial result to that of the spans before it.
+  static void merge(float* sums, float& largest, float& weights, const float* more, float more_largest,
+                    float more_weights, std::int64_t dim) {
+    const float top = larger(largest, more_largest), base = top == -kInfinity ? 0.0f : top;
+    const float a = exp2(largest - base), b = exp2(more_largest - base);
+    for (std::int64_t d = 0; d < dim; d += W)
+      Simd::store(sums + d, Simd::fma(Simd::load(more + d), Simd::set(b), Simd::load(sums + d) * Simd::set(a)));
+    weights = weights * a + more_weights * b;
+    largest = top;
+  }
+
+  static void write(T* out, const float* sums, float weights, std::int64_t dim) {
+    const F factor = Simd::set(1.0f / weights);
+    for (std::int64_t d = 0; d < dim; d += W) Engine::store(out + d, Simd::load(sums + d) * factor);
+  }
+
+ private:
+  struct State {
+    float *sums, *largest, *weights;  // [rows, dim], [rows], [rows]
+  };
+
+  std::int64_t position(std::int64_t row) const { return tile_.position + row / group_; }
+  std::int64_t first_seen(std::int64_t position) const {
+    return args_.window > 0 ? larger<std::int64_t>(0, position - args_.window + 1) : 0;
+  }
+
+  void pack_queries() {
+    const T* q = static_cast<const T*>(args_.q);
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      const T* from = q + (tile_.token + row / group_) * args_.q_token_stride +
+                      (tile_.kv_head * group_ + row % group_) * args_.q_head_stride;
+      if (kPer == 2)
+        std::memcpy(queries_ + row * units_, from, dim_ * sizeof(T));
+      else
+        for (std::int64_t d = 0; d < dim_; d += W) Simd::store(queries_ + row * units_ + d, Simd::load(from + d));
+    }
+  }
+
+  // Where the block's keys (or values, by the same offsets) lie; -1 for those that no query of the tile sees.
+  void locate(std::int64_t block, std::int64_t* offsets) const {
+    const std::int64_t low = first_seen(tile_.position), high = tile_.position + tile_.tokens - 1;
+    const std::int32_t* pages = args_.page_table + std::int64_t(tile_.row) * args_.pages_max;
+    std::int64_t page = block / args_.page_size, slot = block % args_.page_size;
+    for (std::int64_t i = 0; i < kBlock; ++i) {
+      const std::int64_t at = block + i;
+      offsets[i] = at < low || at > high ? -1
+                                         : pages[page] * args_.page_stride + slot * args_.slot_stride +
+                                               tile_.kv_head * args_.head_stride;
+      if (++slot == args_.page_size) slot = 0, ++page;
+    }
+  }
+
+  // Lines are fetched a few at a time between the products: more at once than the processor can have under way would
+  // only make it wait.
+  void fetch(int rows) {
+    constexpr std::int64_t kLine = 64;
+    for (; rows > 0 && fetched_ < 2 * kBlock; --rows, ++fetched_) {
+      const std::int64_t offset = coming_[fetched_ % kBlock];
+      if (offset < 0) continue;
+      const char* from = static_cast<const char*>(fetched_ < kBlock ? args_.k : args_.v) + offset * std::int64_t(sizeof(T));
+      for (std::int64_t byte = 0; byte < dim_ * std::int64_t(sizeof(T)); byte += kLine)
+        __builtin_prefetch(from + byte, 0, 2);
+    }
+  }
+
+  static const T* at(const void* cache, std::int64_t offset) {
+    return offset < 0 ? reinterpret_cast<const T*>(kNothing) : static_cast<const T*>(cache) + offset;
+  }
+
+  void attend_span(std::int64_t begin, std::int64_t end) {
+    std::memset(state_.sums, 0, rows_ * dim_ * sizeof(float));
+    for (std::int64_t row = 0; row < rows_; ++row) state_.largest[row] = -kInfinity, state_.weights[row] = 0.0f;
+    const std::int64_t low = first_seen(tile_.position), high = tile_.position + tile_.tokens - 1;
+    begin = larger(begin, low / kBlock * kBlock);
+    end = smaller(end, high + 1);
+    std::int64_t places[2][kBlock];
+    if (begin < end) locate(begin, places[0]);
+    const std::int64_t first = begin;
+    for (std::int64_t block = begin, turn = 0; block < end; block += kBlock, turn ^= 1) {
+      const std::int64_t* offsets = places[turn];
+      expect(block + kBlock < end ? block + kBlock : first, places[turn ^ 1], block + kBlock >= end);
+      pack_keys(offsets);
+      score();
+      weigh(block);
+      const std::int64_t units = (smaller(kBlock, end - block) + kPer - 1) / kPer;
+      pack_values(offsets, units);
+      mix(units);
+    }
+  }
+
+  // The block that is worked on next: of these keys or, behind the last, the first one of the next head.
+  void expect(std::int64_t block, std::int64_t* offsets, bool is_last) {
+    coming_ = offsets;
+    fetched_ = is_last && !tile_.is_followed ? 2 * kBlock : 0;
+    if (fetched_ > 0) return;
+    locate(block, offsets);
+    if (!is_last) return;
+    for (std::int64_t i = 0; i < kBlock; ++i)
+      if (offsets[i] >= 0) offsets[i] += args_.head_stride;
+  }
+
+  // [units, keys]: a vector holds one unit of W neighbouring keys
+  void pack_keys(const std::int64_t* offsets) {
+    for (std::int64_t key = 0; key < kBlock; key += W) {
+      const T* from[W];
+      for (int i = 0; i < W; ++i) from[i] = at(args_.k, offsets[key + i]);
+      for (std::int64_t unit = 0; unit < units_; unit += W) {
+        F lanes[W];
+        for (int i = 0; i < W; ++i) lanes[i] = Engine::load_units(from[i] + unit * kPer, units_ - unit);
+        Simd::transpose(lanes);
+        fetch(W / 4);
+        float* to = keys_ + unit * kBlock + key;
+        if (units_ - unit >= W) {
+          for (int i = 0; i < W; ++i) Simd::store(to + i * kBlock, lanes[i]);
+        } else {
+          for (std::int64_t i = 0; i < units_ - unit; ++i) Simd::store(to + i * kBlock, lanes[i]);
+        }
+      }
+    }
+  }
+
+  // [keys / kPer, dim]
+  void pack_values(const std::int64_t* offsets, std::int64_t units) {
+    for (std::int64_t unit = 0; unit < units; ++unit) {
+      const T* even = at(args_.v, offsets[unit * kPer]);
+      const T* odd = at(args_.v, offsets[unit * kPer + kPer - 1]);
+      float* to = values_ + unit * dim_;
+      fetch(1);
+      for (std::int64_t d = 0; d < dim_; d += W) Simd::store(to + d, Engine::value_units(even + d, odd + d));
+    }
+  }
+
+  void score() {
+    std::int64_t row = 0;
+    for (; row + RT <= rows_; row += RT) score_rows<RT>(row);
+    if (RT > 3 && row + 2 <= rows_) score_rows<2>(row), row += 2;
+    for (; row < rows_; ++row) score_rows<1>(row);
+  }
+
+  template <int R>
+  void score_rows(std::int64_t row) {
+    const float* q = queries_ + row * units_;
+    for (std::int64_t key = 0; key < kBlock; key += W * VT) {
+      F sums[R][VT];
+      for (int r = 0; r < R; ++r)
+        for (int j = 0; j < VT; ++j) sums[r][j] = Simd::zero();
+      for (std::int64_t unit = 0; unit < units_; ++unit) {
+        F keys[VT];
+        for (int j = 0; j < VT; ++j) keys[j] = Simd::load(keys_ + unit * kBlock + key + j * W);
+        for (int r = 0; r < R; ++r) {
+          const F one = Simd::set(q[r * units_ + unit]);
+          for (int j = 0; j < VT; ++j) sums[r][j] = Engine::dot(sums[r][j], keys[j], one);
+        }
+      }
+      for (int r = 0; r < R; ++r)
+        for (int j = 0; j < VT; ++j) Simd::store(scores_ + (row + r) * kBlock + key + j * W, sums[r][j]);
+    }
+  }
+
+  // Scores become weights, as units; the row's earlier sums are to be multiplied by its factor.
+  void weigh(std::int64_t block) {
+    constexpr int kVectors = kBlock / W;
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      float* scores = scores_ + row * kBlock;
+      const std::int64_t last = position(row) - block, first = first_seen(position(row)) - block;
+      F x[kVectors];
+      for (int j = 0; j < kVectors; ++j) x[j] = Simd::load(scores + j * W) * Simd::set(scale_);
+      if (first > 0 || last < kBlock - 1) {
+        const float low = static_cast<float>(smaller(first, kBlock)), high = static_cast<float>(larger(last, std::int64_t(-1)));
+        for (int j = 0; j < kVectors; ++j)
+          x[j] = Simd::keep(x[j], Simd::iota() + Simd::set(static_cast<float>(j * W)), low, high);
+      }
+      F most = x[0];
+      for (int j = 1; j < kVectors; ++j) most = Simd::max(most, x[j]);
+      const float before = state_.largest[row], top = larger(before, Simd::max(most));
+      const float base = top == -kInfinity ? 0.0f : top;
+      for (int j = 0; j < kVectors; ++j) x[j] = exp2(x[j] - Simd::set(base));
+      factors_[row] = before == top ? 1.0f : exp2(before - base);
+      state_.largest[row] = top;
+      state_.weights[row] = state_.weights[row] * factors_[row] + Simd::sum(Engine::pack_weights(x, kVectors, scores));
+    }
+  }
+
+  void mix(std::int64_t units) {
+    std::int64_t row = 0;
+    for (; row + RT <= rows_; row += RT) mix_rows<RT>(row, units);
+    if (RT > 3 && row + 2 <= rows_) mix_rows<2>(row, units), row += 2;
+    for (; row < rows_; ++row) mix_rows<1>(row, units);
+  }
+
+  template <int R>
+  void mix_rows(std::int64_t row, std::int64_t units) {
+    std::int64_t d = 0;
+    for (; d + VT * W <= dim_; d += VT * W) mix_part<R, VT>(row, units, d);
+    for (; d < dim_; d += W) mix_part<R, 1>(row, units, d);
+  }
+
+  template <int R, int V>
+  void mix_part(std::int64_t row, std::int64_t units, std::int64_t d) {
+    float* to = state_.sums + row * dim_ + d;
+    const float* weights = scores_ + row * kBlock;
+    F sums[R][V];
+    for (int r = 0; r < R; ++r)
+      for (int j = 0; j < V; ++j) sums[r][j] = Simd::load(to + r * dim_ + j * W) * Simd::set(factors_[row + r]);
+    for (std::int64_t unit = 0; unit < units; ++unit) {
+      fetch(1);
+      F values[V];
+      for (int j = 0; j < V; ++j) values[j] = Simd::load(values_ + unit * dim_ + d + j * W);
+      for (int r = 0; r < R; ++r) {
+        const F one = Simd::set(weights[r * kBlock + unit]);
+        for (int j = 0; j < V; ++j) sums[r][j] = Engine::dot(sums[r][j], values[j], one);
+      }
+    }
+    for (int r = 0; r < R; ++r)
+      for (int j = 0; j < V; ++j) Simd::store(to + r * dim_ + j * W, sums[r][j]);
+  }
+
+  void finish(std::int64_t row) {
+    const float* sums = total_.sums + row * dim_;
+    if (tile_.partial != nullptr) {
+      float* to = tile_.partial + row * anychip::partial_floats(args_);
+      std::memcpy(to, sums, dim_ * sizeof(float));
+      to[dim_] = total_.largest[row];
+      to[dim_ + 1] = total_.weights[row];
+      return;
+    }
+    const std::int64_t head = tile_.kv_head * group_ + row % group_;
+    write(static_cast<T*>(args_.out) + ((tile_.token + row / group_) * args_.heads + head) * dim_, sums,
+          total_.weights[row], dim_);
+  }
+
+  const Tile& tile_;
+  const AttentionArgs& args_;
+  std::int64_t group_, rows_, dim_, units_;
+  float scale_;
+  float *keys_, *values_, *queries_, *scores_, *factors_;
+  State state_, total_;
+  const std::int64_t* coming_ = nullptr;  // places of the next block
+  int fetched_ = 2 * kBlock;              // how many of its keys, then values, were asked for
+};
+
+template <class Engine>
+void attend(const Tile& tile, float* scratch) {
+  Attention<Engine>(tile, scratch).run();
+}
+
+// partials: [spans][group], `stride` floats from one span to the next; the first span's are overwritten
+template <class Engine>
+void merge_partials(const Tile& tile, float* partials, std::int64_t count, std::int64_t stride) {
+  using T = typename Engine::Element;
+  const AttentionArgs& args = *tile.args;
+  const std::int64_t group = args.heads / args.kv_heads, dim = args.head_dim;
+  for (std::int64_t head = 0; head < group; ++head) {
+    float* all = partials + head * (dim + 2);
+    for (std::int64_t span = 1; span < count; ++span) {
+      const float* more = all + span * stride;
+      Attention<Engine>::merge(all, all[dim], all[dim + 1], more, more[dim], more[dim + 1], dim);
+    }
+    T* out = static_cast<T*>(args.out) + (tile.token * args.heads + tile.kv_head * group + head) * dim;
+    Attention<Engine>::write(out, all, all[dim + 1], dim);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,31 @@
+// Products of single floats: 16-bit elements are widened as they are packed. Knows Simd; knows no page.
+#pragma once
+
+#include "numbers.hpp"
+
+namespace {
+
+// What is multiplied at a time is a unit of 32 bits: here one float.
+template <class T>
+struct FloatEngine {
+  using Element = T;
+  using F = Simd::F;
+  static constexpr int kPerUnit = 1;
+
+  static F load_units(const T* p, std::int64_t) { return Simd::load(p); }
+  static F dot(F sum, F units, F one) { return Simd::fma(units, one, sum); }
+  static F value_units(const T* even, const T*) { return Simd::load(even); }
+  // weights as units, and what they sum to
+  static F pack_weights(const F* weights, int vectors, float* units) {
+    F sum = weights[0];
+    Simd::store(units, weights[0]);
+    for (int j = 1; j < vectors; ++j) {
+      Simd::store(units + j * Simd::kWidth, weights[j]);
+      sum = sum + weights[j];
+    }
+    return sum;
+  }
+  static void store(T* p, F x) { Simd::store(p, x); }
+};
+
+}  // namespace

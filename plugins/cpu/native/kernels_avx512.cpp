@@ -1,0 +1,19 @@
+// The kernels for avx512.
+#include "simd_avx512.hpp"
+
+#include "float_engine.hpp"
+
+#include "attention_kernel.hpp"
+
+namespace anychip {
+
+const Kernels* avx512_kernels() {
+  static const Kernels kernels = {
+      "avx512",
+      {attend<FloatEngine<float>>, attend<FloatEngine<bf16>>, attend<FloatEngine<half>>},
+      {merge_partials<FloatEngine<float>>, merge_partials<FloatEngine<bf16>>, merge_partials<FloatEngine<half>>},
+  };
+  return &kernels;
+}
+
+}  // namespace anychip

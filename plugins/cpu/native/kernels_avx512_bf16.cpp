@@ -1,0 +1,20 @@
+// The kernels for avx512_bf16: as for avx512, but for products of bfloat16.
+#include "simd_avx512.hpp"
+
+#include "float_engine.hpp"
+#include "pair_engine.hpp"
+
+#include "attention_kernel.hpp"
+
+namespace anychip {
+
+const Kernels* avx512_bf16_kernels() {
+  static const Kernels kernels = {
+      "avx512_bf16",
+      {attend<FloatEngine<float>>, attend<PairEngine>, attend<FloatEngine<half>>},
+      {merge_partials<FloatEngine<float>>, merge_partials<PairEngine>, merge_partials<FloatEngine<half>>},
+  };
+  return &kernels;
+}
+
+}  // namespace anychip

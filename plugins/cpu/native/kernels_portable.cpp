@@ -1,0 +1,19 @@
+// The kernels for portable.
+#include "simd_portable.hpp"
+
+#include "float_engine.hpp"
+
+#include "attention_kernel.hpp"
+
+namespace anychip {
+
+const Kernels* portable_kernels() {
+  static const Kernels kernels = {
+      "portable",
+      {attend<FloatEngine<float>>, attend<FloatEngine<bf16>>, attend<FloatEngine<half>>},
+      {merge_partials<FloatEngine<float>>, merge_partials<FloatEngine<bf16>>, merge_partials<FloatEngine<half>>},
+  };
+  return &kernels;
+}
+
+}  // namespace anychip

@@ -1,0 +1,98 @@
+// The library's functions, and the choice of the instruction set. Knows no kernel.
+#include <atomic>
+#include <cstring>
+#include <new>
+
+#include "dispatch.hpp"
+#include "threads.hpp"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace anychip {
+
+namespace {
+
+struct Candidate {
+  const Kernels* (*kernels)();
+  bool is_present;
+};
+
+// the best last
+Candidate candidate(int index) {
+  switch (index) {
+    case 0:
+      return {portable_kernels, true};
+#ifdef ANYCHIP_AVX2
+    case 1:
+      return {avx2_kernels,
+              __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")};
+#endif
+#ifdef ANYCHIP_AVX512
+    case 2:
+      return {avx512_kernels, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")};
+#endif
+#ifdef ANYCHIP_AVX512_BF16
+    case 3:
+      return {avx512_bf16_kernels, __builtin_cpu_supports("avx512bf16") && candidate(2).is_present};
+#endif
+    default:
+      return {nullptr, false};
+  }
+}
+
+constexpr int kCandidates = 4;
+
+const Kernels* best() {
+  for (int index = kCandidates - 1; index >= 0; --index)
+    if (candidate(index).is_present) return candidate(index).kernels();
+  return portable_kernels();
+}
+
+std::atomic<const Kernels*> g_kernels{nullptr};
+
+}  // namespace
+
+const Kernels* chosen_kernels() {
+  const Kernels* kernels = g_kernels.load(std::memory_order_relaxed);
+  if (kernels == nullptr) g_kernels.store(kernels = best(), std::memory_order_relaxed);
+  return kernels;
+}
+
+bool choose_kernels(const char* name) {
+  for (int index = 0; index < kCandidates; ++index) {
+    const Candidate found = candidate(index);
+    if (found.is_present && std::strcmp(found.kernels()->name, name) == 0) {
+      g_kernels.store(found.kernels());
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace anychip
+
+// What it was built from; a caller of another version doesn't use the library.
+EXPORT const char* anychip_cpu_version() { return ANYCHIP_CPU_VERSION; }
+
+EXPORT std::int32_t anychip_cpu_args_size() { return sizeof(anychip::AttentionArgs); }
+
+// The OpenMP runtime's GOMP_parallel, or NULL for one thread.
+EXPORT void anychip_cpu_set_parallel(void* function) {
+  anychip::set_parallel(reinterpret_cast<anychip::ParallelFunction>(function));
+}
+
+EXPORT const char* anychip_cpu_kernels() { return anychip::chosen_kernels()->name; }
+
+// Take another instruction set's kernels than the best; 0: this processor or this library hasn't got them.
+EXPORT std::int32_t anychip_cpu_choose(const char* name) { return anychip::choose_kernels(name); }
+
+// 0: done; 1: out of memory. Nothing may be thrown across the boundary.
+EXPORT std::int32_t anychip_cpu_attention(const anychip::AttentionArgs* args) {
+  try {
+    anychip::attention(*args);
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}

@@ -1,0 +1,39 @@
+// Products of pairs of bfloat16 summed as floats, on AVX-512 BF16. Knows Simd; knows no page.
+#pragma once
+
+#include "simd_avx512.hpp"
+
+namespace {
+
+// A unit of 32 bits is a pair of neighbours: dimensions for scores, keys for values.
+struct PairEngine {
+  using Element = bf16;
+  using F = __m512;
+  static constexpr int kPerUnit = 2;
+
+  static F load_units(const bf16* p, std::int64_t units) {
+    const __mmask16 mask = units >= 16 ? 0xffff : static_cast<__mmask16>((1u << units) - 1);
+    return _mm512_castsi512_ps(_mm512_maskz_loadu_epi32(mask, p));
+  }
+  static F dot(F sum, F units, F one) { return _mm512_dpbf16_ps(sum, (__m512bh)units, (__m512bh)one); }
+  static F value_units(const bf16* even, const bf16* odd) {
+    const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)even));
+    const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)odd));
+    return _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+  }
+  static F pack_weights(const F* weights, int vectors, float* units) {
+    F sum = _mm512_setzero_ps();
+    for (int j = 0; j < vectors; j += 2) {
+      const __m512i pairs = (__m512i)_mm512_cvtne2ps_pbh(weights[j + 1], weights[j]);
+      _mm512_storeu_si512(units + j * 8, pairs);
+      // what is summed is what the values are multiplied with
+      const F even = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+      const F odd = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+      sum = _mm512_add_ps(sum, _mm512_add_ps(even, odd));
+    }
+    return sum;
+  }
+  static void store(bf16* p, F x) { Simd::store(p, x); }
+};
+
+}  // namespace

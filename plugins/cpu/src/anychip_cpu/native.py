@@ -1,0 +1,165 @@
+"""The library of native kernels: finding, checking and calling it. Knows its functions; knows no op."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from anychip_cpu.native_build import LIBRARY, SOURCES, digest
+from anychip_sdk.ops.base import AttentionBatch
+
+DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+HEAD_DIM_STEP, HEAD_DIM_MAX = 16, 256
+
+#: what a call changes of AttentionArgs: its first fields, up to the window
+_CALL = struct.Struct("=4Q6q")
+
+
+class AttentionArgs(ctypes.Structure):
+    """The struct of attention.hpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "out")),
+        *((name, ctypes.c_int64) for name in ("q_token_stride", "q_head_stride")),
+        *((name, ctypes.c_int64) for name in ("page_stride", "slot_stride", "head_stride", "window")),
+        ("scale", ctypes.c_double),
+        *((name, ctypes.c_int32) for name in ("dtype", "heads", "kv_heads", "head_dim")),
+        *((name, ctypes.c_int32) for name in ("rows", "page_size", "pages_max", "threads")),
+        *((name, ctypes.c_void_p) for name in ("query_start", "context_lens", "page_table")),
+    )
+
+
+class AttentionCall:
+    """One step's attention: what all layers share is filled in once.
+
+    Args:
+        library: what runs it.
+        batch: the step.
+        q: any layer's queries, for their dtype and shape.
+        kv_heads: of the caches.
+        rows: so many of the batch's first rows are worked on.
+    """
+
+    def __init__(self, library: Library, batch: AttentionBatch, q: torch.Tensor, kv_heads: int, rows: int) -> None:
+        self._run = library.attention
+        self._held = [
+            tensor.to(torch.int32).contiguous() for tensor in (batch.query_start, batch.context_lens, batch.page_table)
+        ]
+        args = AttentionArgs(dtype=DTYPES[q.dtype], heads=q.shape[1], kv_heads=kv_heads, head_dim=q.shape[2])
+        args.rows, args.page_size, args.pages_max = rows, batch.page_size, batch.page_table.shape[-1]
+        args.threads = torch.get_num_threads()
+        args.query_start, args.context_lens, args.page_table = (tensor.data_ptr() for tensor in self._held)
+        self._args = args
+        self._bytes = memoryview(args).cast("B")
+        self._address = ctypes.addressof(args)
+
+    def __call__(
+        self, out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int | None
+    ) -> None:
+        """k and v have the same strides; the last dimension of all is contiguous."""
+        page, slot, head, _ = k.stride()
+        token, query, _ = q.stride()
+        pointers = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()
+        _CALL.pack_into(self._bytes, 0, *pointers, token, query, page, slot, head, window or 0)
+        self._args.scale = scale
+        if self._run(self._address):
+            message = "native attention: no memory for its intermediate results"
+            raise MemoryError(message)
+
+
+class Library:
+    """A loaded library of this version.
+
+    Attributes:
+        attention: takes the address of AttentionArgs, returns 0 when done.
+        is_parallel: several threads share the work; else the process has no OpenMP runtime whose threads it could use.
+    """
+
+    def __init__(self, opened: ctypes.CDLL) -> None:
+        self.attention = opened.anychip_cpu_attention
+        self.attention.argtypes, self.attention.restype = (ctypes.c_void_p,), ctypes.c_int32
+        opened.anychip_cpu_kernels.restype = ctypes.c_char_p
+        opened.anychip_cpu_choose.argtypes = (ctypes.c_char_p,)
+        opened.anychip_cpu_set_parallel.argtypes = (ctypes.c_void_p,)
+        self._opened = opened
+        parallel = _openmp()
+        self.is_parallel = parallel is not None
+        opened.anychip_cpu_set_parallel(parallel)
+
+    @property
+    def kernels(self) -> str:
+        """The instruction set whose kernels run."""
+        name: bytes = self._opened.anychip_cpu_kernels()
+        return name.decode()
+
+    def choose(self, kernels: str) -> bool:
+        """Take another instruction set's kernels; False: the processor or the library hasn't got them."""
+        return bool(self._opened.anychip_cpu_choose(kernels.encode()))
+
+
+class Absent(str):
+    """Why there is no library."""
+
+    __slots__ = ()
+
+
+def supports(dtype: torch.dtype, head_dim: int) -> bool:
+    return dtype in DTYPES and is_supported_head_dim(head_dim)
+
+
+def is_supported_head_dim(head_dim: object) -> bool:
+    return isinstance(head_dim, int) and head_dim % HEAD_DIM_STEP == 0 and 0 < head_dim <= HEAD_DIM_MAX
+
+
+@lru_cache(maxsize=1)
+def library() -> Library | Absent:
+    """The installed library, or the reason why none is used."""
+    return load()
+
+
+def state() -> str:
+    """One line for people: the instruction set whose kernels run, or why none do."""
+    found = library()
+    if isinstance(found, Absent):
+        return str(found)
+    return found.kernels if found.is_parallel else f"{found.kernels}, one thread (no OpenMP runtime found)"
+
+
+def load(path: Path = LIBRARY, sources: Path = SOURCES) -> Library | Absent:
+    """Open and check a library of native kernels; one that doesn't fit is never called."""
+    if not path.is_file():
+        return Absent("not built (no compiler)")
+    try:
+        opened = ctypes.CDLL(str(path))
+        opened.anychip_cpu_version.restype = ctypes.c_char_p
+        version = opened.anychip_cpu_version().decode()
+        size = opened.anychip_cpu_args_size()
+    except (OSError, AttributeError) as error:
+        return Absent(f"not usable ({error})")
+    if size != ctypes.sizeof(AttentionArgs):
+        return Absent("not usable (built for another version of this package)")
+    if sources.is_dir() and version != digest(sources):
+        return Absent("out of date (its sources have changed; install the package again)")
+    return Library(opened)
+
+
+def _openmp() -> int | None:
+    """The address of GOMP_parallel in the OpenMP runtime that torch has loaded; a second runtime is never loaded."""
+    modes: list[tuple[str | None, int]] = [(None, ctypes.DEFAULT_MODE)]
+    if hasattr(os, "RTLD_NOLOAD"):
+        modes += [(name, os.RTLD_NOLOAD | os.RTLD_LAZY) for name in ("libgomp.so.1", "libiomp5.so", "libomp.so.5")]
+    for name, mode in modes:
+        try:
+            function = ctypes.CDLL(name, mode=mode).GOMP_parallel
+        except (OSError, AttributeError):
+            continue  # not loaded here, or it has no such entry
+        return ctypes.cast(function, ctypes.c_void_p).value
+    return None
+
+
+__all__ = ["Absent", "AttentionCall", "Library", "is_supported_head_dim", "library", "load", "state", "supports"]
