@@ -213,7 +213,7 @@ def load_mutants() -> dict[str, Mutant]:
     for module in MODULES:
         import_module(f"{__package__}.{module}")
     for package in sorted(further_packages()):
-        if find_spec(f"{package}.mutants") is not None:
+        if package and find_spec(f"{package}.mutants") is not None:
             import_module(f"{package}.mutants")
     twice = sorted(FAULTS.keys() & MUTANTS.keys())
     if twice:
