@@ -13,7 +13,9 @@ RECIPE ?= recipes/quickstart.yaml
 
 setup: $(STAMP)
 
-$(STAMP): constraints.txt requirements-dev.txt pyproject.toml $(PACKAGES:%=%/pyproject.toml)
+NATIVE := $(wildcard plugins/cpu/native/*) plugins/cpu/hatch_build.py
+
+$(STAMP): constraints.txt requirements-dev.txt pyproject.toml $(PACKAGES:%=%/pyproject.toml) $(NATIVE)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Python >= 3.10 is needed; set PYTHON=" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(if $(TORCH),$(BIN)/python -m pip install --quiet "$(TORCH)")
