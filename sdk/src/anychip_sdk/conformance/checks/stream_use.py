@@ -53,7 +53,10 @@ def _work_alone(device: Device, seed: int, turns: int, problems: list[str]) -> N
     mirror = [torch.zeros(512, dtype=torch.uint8) for _ in range(4)]
     stream = device.create_stream()
     buffers = [device.alloc(512) for _ in mirror]
+    zeros = torch.zeros(512, dtype=torch.uint8)
     try:
+        for buffer in buffers:  # that new memory is zeroed is another requirement's business
+            device.copy(buffer, zeros, stream)
         for _ in range(turns):
             to, frm, at = choose.randrange(4), choose.randrange(4), choose.randrange(256)
             if choose.random() < 0.5:
