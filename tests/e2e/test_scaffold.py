@@ -138,7 +138,8 @@ def test_what_is_broken_fails_its_requirement(clean, package, tmp_path, what):
     file, old, new, requirements = BROKEN[what]
     change(package, file, old, new)
     clean.install(wheel(package, tmp_path / "dist"))
-    code, cases = bringup(clean, tmp_path / "out")
+    # without its last byte no copy works, so that nearly everything fails; one requirement is shown
+    only = ("--only", "AC-COPY-001") if "copy" in what else ()
+    code, cases = bringup(clean, tmp_path / "out", *only)
     assert code == 7
-    seen = {name for case in failed(cases) for name in (case, case.partition("[")[0])}
-    assert requirements <= seen
+    assert {case if case in requirements else case.partition("[")[0] for case in failed(cases)} == requirements

@@ -47,7 +47,8 @@ def check(
     """Compare wheel, conformance.yaml and registration. Exit 4: it can't be relied upon; 7: claims are untrue."""
     from anychip_sdk.check import as_text, check_plugins, exit_code
 
-    reports = [report for subject in subjects or [None] for report in check_plugins(subject)]
+    named: list[str | None] = [*(subjects or ())] or [None]
+    reports = [report for subject in named for report in check_plugins(subject)]
     emit({"plugins": [report.as_json() for report in reports]}, output, text="\n".join(map(as_text, reports)))
     if code := exit_code(reports):
         raise typer.Exit(code)
