@@ -165,8 +165,8 @@ class Attention {
       score();
       weigh(block);
       const std::int64_t units = (smaller(kBlock, end - block) + kPer - 1) / kPer;
-      pack_values(offsets, units);
-      mix(units);
+      if (rows_ > RT) pack_values(offsets, units);
+      mix(offsets, units);
     }
   }
 
@@ -186,37 +186,55 @@ class Attention {
     for (std::int64_t key = 0; key < kBlock; key += W) {
       const T* from[W];
       for (int i = 0; i < W; ++i) from[i] = at(args_.k, offsets[key + i]);
-      for (std::int64_t unit = 0; unit < units_; unit += W) {
+      std::int64_t unit = 0;
+      for (; unit + W <= units_; unit += W) {
         F lanes[W];
-        for (int i = 0; i < W; ++i) lanes[i] = Engine::load_units(from[i] + unit * kPer, units_ - unit);
+        for (int i = 0; i < W; ++i) lanes[i] = Engine::load_units(from[i] + unit * kPer);
         Simd::transpose(lanes);
         fetch(W / 4);
-        float* to = keys_ + unit * kBlock + key;
-        if (units_ - unit >= W) {
-          for (int i = 0; i < W; ++i) Simd::store(to + i * kBlock, lanes[i]);
-        } else {
-          for (std::int64_t i = 0; i < units_ - unit; ++i) Simd::store(to + i * kBlock, lanes[i]);
-        }
+        for (int i = 0; i < W; ++i) Simd::store(keys_ + (unit + i) * kBlock + key, lanes[i]);
+      }
+      if (unit < units_) {
+        F lanes[W];
+        for (int i = 0; i < W; ++i) lanes[i] = Engine::load_few_units(from[i] + unit * kPer);
+        Simd::transpose(lanes);
+        for (int i = 0; i < W / 2; ++i) Simd::store(keys_ + (unit + i) * kBlock + key, lanes[i]);
       }
     }
+  }
+
+  // Of V vectors of dimensions from d.
+  template <int V>
+  void load_values(const std::int64_t* offsets, std::int64_t unit, std::int64_t d, F* values) const {
+    const T* even = at(args_.v, offsets[unit * kPer]) + d;
+    const T* odd = at(args_.v, offsets[unit * kPer + kPer - 1]) + d;
+    if (V == 1) values[0] = Engine::value_units(even, odd);
+    for (int j = 0; j + 1 < V; j += 2) Engine::value_units(even + j * W, odd + j * W, values + j);
   }
 
   // [keys / kPer, dim]
   void pack_values(const std::int64_t* offsets, std::int64_t units) {
     for (std::int64_t unit = 0; unit < units; ++unit) {
-      const T* even = at(args_.v, offsets[unit * kPer]);
-      const T* odd = at(args_.v, offsets[unit * kPer + kPer - 1]);
-      float* to = values_ + unit * dim_;
       fetch(1);
-      for (std::int64_t d = 0; d < dim_; d += W) Simd::store(to + d, Engine::value_units(even + d, odd + d));
+      std::int64_t d = 0;
+      for (; d + VT * W <= dim_; d += VT * W) pack_part<VT>(offsets, unit, d);
+      for (; d < dim_; d += W) pack_part<1>(offsets, unit, d);
     }
+  }
+
+  template <int V>
+  void pack_part(const std::int64_t* offsets, std::int64_t unit, std::int64_t d) {
+    F values[V];
+    load_values<V>(offsets, unit, d, values);
+    for (int j = 0; j < V; ++j) Simd::store(values_ + unit * dim_ + d + j * W, values[j]);
   }
 
   void score() {
     std::int64_t row = 0;
     for (; row + RT <= rows_; row += RT) score_rows<RT>(row);
-    if (RT > 3 && row + 2 <= rows_) score_rows<2>(row), row += 2;
-    for (; row < rows_; ++row) score_rows<1>(row);
+    if (RT > 2 && rows_ - row == 3) return score_rows<3>(row);
+    if (RT > 2 && rows_ - row == 2) return score_rows<2>(row);
+    if (row < rows_) score_rows<1>(row);
   }
 
   template <int R>
@@ -263,31 +281,42 @@ class Attention {
     }
   }
 
-  void mix(std::int64_t units) {
+  // Values that one tile of rows reads are taken from their pages, those that several read from `values_`.
+  void mix(const std::int64_t* offsets, std::int64_t units) {
     std::int64_t row = 0;
-    for (; row + RT <= rows_; row += RT) mix_rows<RT>(row, units);
-    if (RT > 3 && row + 2 <= rows_) mix_rows<2>(row, units), row += 2;
-    for (; row < rows_; ++row) mix_rows<1>(row, units);
+    if (rows_ <= RT) {
+      if (rows_ == RT) return mix_rows<RT, true>(row, offsets, units);
+      if (RT > 2 && rows_ == 3) return mix_rows<3, true>(row, offsets, units);
+      if (RT > 2 && rows_ == 2) return mix_rows<2, true>(row, offsets, units);
+      return mix_rows<1, true>(row, offsets, units);
+    }
+    for (; row + RT <= rows_; row += RT) mix_rows<RT, false>(row, offsets, units);
+    if (RT > 2 && rows_ - row == 3) return mix_rows<3, false>(row, offsets, units);
+    if (RT > 2 && rows_ - row == 2) return mix_rows<2, false>(row, offsets, units);
+    if (row < rows_) mix_rows<1, false>(row, offsets, units);
   }
 
-  template <int R>
-  void mix_rows(std::int64_t row, std::int64_t units) {
+  template <int R, bool kInPlace>
+  void mix_rows(std::int64_t row, const std::int64_t* offsets, std::int64_t units) {
     std::int64_t d = 0;
-    for (; d + VT * W <= dim_; d += VT * W) mix_part<R, VT>(row, units, d);
-    for (; d < dim_; d += W) mix_part<R, 1>(row, units, d);
+    for (; d + VT * W <= dim_; d += VT * W) mix_part<R, VT, kInPlace>(row, offsets, units, d);
+    for (; d < dim_; d += W) mix_part<R, 1, kInPlace>(row, offsets, units, d);
   }
 
-  template <int R, int V>
-  void mix_part(std::int64_t row, std::int64_t units, std::int64_t d) {
+  template <int R, int V, bool kInPlace>
+  void mix_part(std::int64_t row, const std::int64_t* offsets, std::int64_t units, std::int64_t d) {
     float* to = state_.sums + row * dim_ + d;
     const float* weights = scores_ + row * kBlock;
     F sums[R][V];
     for (int r = 0; r < R; ++r)
       for (int j = 0; j < V; ++j) sums[r][j] = Simd::load(to + r * dim_ + j * W) * Simd::set(factors_[row + r]);
     for (std::int64_t unit = 0; unit < units; ++unit) {
-      fetch(1);
+      if (kInPlace) fetch(1);
       F values[V];
-      for (int j = 0; j < V; ++j) values[j] = Simd::load(values_ + unit * dim_ + d + j * W);
+      if (kInPlace)
+        load_values<V>(offsets, unit, d, values);
+      else
+        for (int j = 0; j < V; ++j) values[j] = Simd::load(values_ + unit * dim_ + d + j * W);
       for (int r = 0; r < R; ++r) {
         const F one = Simd::set(weights[r * kBlock + unit]);
         for (int j = 0; j < V; ++j) sums[r][j] = Engine::dot(sums[r][j], values[j], one);

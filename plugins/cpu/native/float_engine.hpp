@@ -12,9 +12,14 @@ struct FloatEngine {
   using F = Simd::F;
   static constexpr int kPerUnit = 1;
 
-  static F load_units(const T* p, std::int64_t) { return Simd::load(p); }
+  static F load_units(const T* p) { return Simd::load(p); }
+  static F load_few_units(const T* p) { return Simd::load(p); }
   static F dot(F sum, F units, F one) { return Simd::fma(units, one, sum); }
   static F value_units(const T* even, const T*) { return Simd::load(even); }
+  static void value_units(const T* even, const T*, F* out) {
+    out[0] = Simd::load(even);
+    out[1] = Simd::load(even + Simd::kWidth);
+  }
   // weights as units, and what they sum to
   static F pack_weights(const F* weights, int vectors, float* units) {
     F sum = weights[0];

@@ -11,15 +11,26 @@ struct PairEngine {
   using F = __m512;
   static constexpr int kPerUnit = 2;
 
-  static F load_units(const bf16* p, std::int64_t units) {
-    const __mmask16 mask = units >= 16 ? 0xffff : static_cast<__mmask16>((1u << units) - 1);
-    return _mm512_castsi512_ps(_mm512_maskz_loadu_epi32(mask, p));
+  static F load_units(const bf16* p) { return _mm512_castsi512_ps(_mm512_loadu_si512(p)); }
+  // the first half of them, as is left where a head is an odd number of vectors long
+  static F load_few_units(const bf16* p) {
+    return _mm512_castsi512_ps(_mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i*)p)));
   }
   static F dot(F sum, F units, F one) { return _mm512_dpbf16_ps(sum, (__m512bh)units, (__m512bh)one); }
   static F value_units(const bf16* even, const bf16* odd) {
     const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)even));
     const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)odd));
     return _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+  }
+  // two vectors' worth
+  static void value_units(const bf16* even, const bf16* odd, F* out) {
+    alignas(64) static constexpr std::uint16_t kOrder[64] = {
+        0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
+        11, 43, 12, 44, 13, 45, 14, 46, 15, 47, 16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53,
+        22, 54, 23, 55, 24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63};
+    const __m512i a = _mm512_loadu_si512(even), b = _mm512_loadu_si512(odd);
+    out[0] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, _mm512_load_si512(kOrder), b));
+    out[1] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, _mm512_load_si512(kOrder + 32), b));
   }
   static F pack_weights(const F* weights, int vectors, float* units) {
     F sum = _mm512_setzero_ps();

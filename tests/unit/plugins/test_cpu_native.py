@@ -173,7 +173,7 @@ def test_only_one_openmp_runtime_is_loaded():
 
 @BUILT
 @pytest.mark.parametrize("is_tiled", [False, True])
-def test_long_prefill_goes_to_torch_where_it_has_tiles(is_tiled):
+def test_prefill_goes_to_torch_where_it_has_tiles(is_tiled):
     kernel = NativeAttention(LIBRARY, PagedAttention())
     kernel._has_tiles = is_tiled
     q, k, v, batch = random_step(torch.bfloat16, 4, [70, 9], [(40, 90)])

@@ -12,12 +12,11 @@ from anychip_sdk.ops.base import AttentionBatch
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-#: prefill rows of so many tokens go to torch where it multiplies bfloat16 in tiles, which the native kernel doesn't
-TILED_TOKENS = 16
-
-
 class NativeAttention:
-    """Reads pages in place. What the library can't do, and long bfloat16 prefill on tile units, is left to torch.
+    """Reads pages in place. What the library can't do, and bfloat16 prefill on tile units, is left to torch.
+
+    torch multiplies bfloat16 in tiles where the processor has them and is two to three times faster there. All prefill
+    rows go to it then, the short ones too: which way a row takes must not depend on its mates.
 
     Args:
         library: the native kernels, None where there are none.
@@ -40,9 +39,8 @@ class NativeAttention:
     ) -> torch.Tensor:
         if self._library is None or not _is_readable(q, k_cache, v_cache):
             return self._gathered(q, k_cache, v_cache, batch, scale, window)
-        library, rows, is_tiled = self._library, batch.rows, self._has_tiles and q.dtype == torch.bfloat16
-        if is_tiled and max(batch.query_lens_host, default=0) >= TILED_TOKENS:
-            rows = batch.decode_rows
+        library = self._library
+        rows = batch.decode_rows if self._has_tiles and q.dtype == torch.bfloat16 else batch.rows
         key = f"cpu.native {q.dtype} {q.shape[1]} {k_cache.shape[2]} {rows}"
         call: native.AttentionCall = batch.once(
             key, lambda: native.AttentionCall(library, batch, q, k_cache.shape[2], rows)
