@@ -160,6 +160,7 @@ __all__ = [
     "LOGIT_OPS",
     "PAGE_SIZES",
     "Geometry",
+    "Sizes",
     "empties",
     "geometries",
     "geometry",

@@ -271,4 +271,15 @@ def _expect_refused(pool: KVPool, what: str, call: Callable[[], object], error: 
     raise Violation(message)
 
 
-__all__ = ["PAGE_SIZES", "page_size_cases"]
+__all__ = [
+    "PAGE_SIZES",
+    "budgets_are_kept",
+    "caches_are_aligned_and_stay",
+    "closing_gives_memory_back",
+    "exhaustion_takes_nothing",
+    "fragments_do_not_matter",
+    "layout_is_honest",
+    "nothing_is_allocated_later",
+    "page_size_cases",
+    "wrong_pages_are_refused",
+]

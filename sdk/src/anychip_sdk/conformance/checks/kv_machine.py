@@ -176,4 +176,7 @@ def histories_agree_with_the_model(context: Context) -> None:
         set_hypothesis_home_dir(None)
 
 
-__all__ = ["PoolMachine"]
+__all__ = [
+    "PoolMachine",
+    "histories_agree_with_the_model",
+]

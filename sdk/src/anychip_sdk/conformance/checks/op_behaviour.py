@@ -285,4 +285,13 @@ def _filled_allocations() -> Iterator[None]:
         filling.fill_uninitialized_memory = before[1]
 
 
-__all__ = ["ROW_OPS"]
+__all__ = [
+    "ROW_OPS",
+    "arguments_are_left_alone",
+    "every_run_is_right",
+    "only_the_target_is_written",
+    "rows_do_not_depend_on_company",
+    "runs_are_bit_equal",
+    "stale_memory_is_not_read",
+    "threads_do_not_disturb_each_other",
+]

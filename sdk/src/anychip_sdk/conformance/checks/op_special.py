@@ -222,4 +222,12 @@ def _expect_bits(one: Trial, got: tuple[torch.Tensor, ...]) -> None:
             raise Violation(message, **one.named(), got=value, expected=want)
 
 
-__all__ = ["MOVERS", "PLANTERS"]
+__all__ = [
+    "MOVERS",
+    "PLANTERS",
+    "draws_follow_the_distribution",
+    "special_values_pass_through",
+    "subnormals_are_as_claimed",
+    "ties_go_to_the_lowest_id",
+    "zeros_keep_their_sign",
+]

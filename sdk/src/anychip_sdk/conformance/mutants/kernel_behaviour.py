@@ -80,4 +80,12 @@ def linear_splits_by_batch(x: Tensor, weight: Tensor, bias: Tensor | None = None
     return total.to(x.dtype)
 
 
-__all__ = ["ROW_BY_ROW", "RowByRowPlugin", "row_by_row"]
+__all__ = [
+    "ROW_BY_ROW",
+    "RowByRowPlugin",
+    "linear_is_wrong_on_thirteens",
+    "linear_splits_by_batch",
+    "penalties_touch_every_row",
+    "rms_norm_depends_on_its_address",
+    "row_by_row",
+]

@@ -248,4 +248,37 @@ def kv_write_counts_in_float(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Ten
     return k_cache, v_cache
 
 
-__all__ = ["exact"]
+__all__ = [
+    "add_rms_norm_returns_the_old_residual",
+    "add_skips_the_tail",
+    "argmax_sees_one_block",
+    "attention_loses_full_last_pages",
+    "attention_scales_twice",
+    "attention_window_is_one_wider",
+    "bans_are_finite",
+    "bias_replaces_the_logit",
+    "copy_pages_copies_half",
+    "embedding_misses_the_last_row",
+    "exact",
+    "ffn_has_up_first",
+    "gelu_is_the_other_one",
+    "gelu_mul_is_silu_mul",
+    "kv_write_counts_in_float",
+    "kv_write_loses_the_sign_of_zero",
+    "kv_write_swaps_keys_and_values",
+    "kv_write_takes_six_bits_of_a_slot",
+    "linear_returns_no_columns",
+    "linear_sums_in_half",
+    "mha_ignores_the_output_bias",
+    "mul_loses_the_sign_of_zero",
+    "mul_takes_magnitudes",
+    "penalties_count_padding",
+    "qk_norm_rope_has_one_weight",
+    "rope_turns_64_dimensions",
+    "sample_leaves_out_the_crossing",
+    "sample_multiplies_by_the_temperature",
+    "sample_takes_one_more",
+    "select_rows_sorts",
+    "silu_mul_swaps_its_operands",
+    "silu_saturates_early",
+]

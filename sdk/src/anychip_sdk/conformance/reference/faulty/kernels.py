@@ -188,4 +188,26 @@ def the_last_of_equals_wins(logits: torch.Tensor) -> torch.Tensor:
     return logits.shape[-1] - 1 - logits.flip(-1).argmax(-1)
 
 
-__all__ = ["Pair", "Single", "kernel_fault"]
+__all__ = [
+    "Pair",
+    "Single",
+    "attention_reads_whole_pages",
+    "heads_are_interleaved",
+    "kernel_fault",
+    "linear_forgets_the_tail",
+    "loads_are_rounded_down",
+    "logits_are_summed_in_half",
+    "negative_zero_is_lost",
+    "norm_is_biased",
+    "not_a_number_becomes_zero",
+    "nothing_is_refused",
+    "one_element_is_wrong",
+    "products_are_flushed",
+    "rope_turns_neighbours",
+    "rows_pass_arithmetic",
+    "strides_of_gates_are_ignored",
+    "sums_saturate",
+    "the_last_of_equals_wins",
+    "transposed_inputs_are_misread",
+    "window_is_ignored",
+]

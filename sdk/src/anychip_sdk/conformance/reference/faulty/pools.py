@@ -201,4 +201,23 @@ class AlignmentIsOverstated(SlabKVPool):
         self._layout = replace(self._layout, alignment=1 << 20)
 
 
-__all__ = ["pool_fault"]
+__all__ = [
+    "AlignmentIsOverstated",
+    "AxesAreMislabelled",
+    "BytesAreUnderstated",
+    "ClosingKeepsTheMemory",
+    "CopiesForgetTheLastLayer",
+    "CopiesSpill",
+    "DoubleFreeIsAccepted",
+    "ExhaustionIsAnyError",
+    "FreeingSharedPagesFreesThem",
+    "LayersShareMemory",
+    "OnlyRunsAreGiven",
+    "PartialAllocationLeaks",
+    "PoolGrowsLazily",
+    "RefusalsFreeSome",
+    "RetainCountsDouble",
+    "ScratchPerAllocation",
+    "TheLimitIsIgnored",
+    "pool_fault",
+]
