@@ -277,4 +277,12 @@ def drop_layers(config: ModelConfig, layers: int, vocab_size: int) -> ModelConfi
     return replace(config, num_layers=layers, vocab_size=vocab_size, layer_types=config.layer_types[:layers])
 
 
-__all__ = ["DEFAULT_PAGE_SIZE", "CheckpointFacts", "drop_layers", "make_binding", "resolve", "unfolded", "wanted_policies"]
+__all__ = [
+    "DEFAULT_PAGE_SIZE",
+    "CheckpointFacts",
+    "drop_layers",
+    "make_binding",
+    "resolve",
+    "unfolded",
+    "wanted_policies",
+]
