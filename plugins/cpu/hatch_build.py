@@ -23,12 +23,13 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         package = Path(self.root) / "src" / "anychip_cpu"
         native = _load(package / "native_build.py")
-        native.LIBRARY.unlink(missing_ok=True)
         if os.environ.get(SWITCH) == "0":
+            native.LIBRARY.unlink(missing_ok=True)
             return
         try:
             native.build()
         except native.CannotBuildError as error:
+            native.LIBRARY.unlink(missing_ok=True)
             self.app.display_warning(f"anychip-cpu: native kernels are not built: {error}")
             return
         build_data["artifacts"].append("src/anychip_cpu/*.so")
