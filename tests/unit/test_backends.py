@@ -21,7 +21,12 @@ def site(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
     monkeypatch.setattr(backends, "distributions", lambda: real(path=[str(folder)]))
     monkeypatch.delenv(backends.ALLOW_VARIABLE, raising=False)
+    forget_plugins()  # another test's, of the same name
     yield folder
+    forget_plugins()
+
+
+def forget_plugins():
     for module in ("acme_chip", "bolt_chip", "cpu_chip"):
         sys.modules.pop(module, None)
 

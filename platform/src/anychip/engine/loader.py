@@ -32,6 +32,9 @@ from anychip_sdk.ops import Op
 
 log = structlog.get_logger("anychip.loader")
 
+#: pools up to this size are committed before the service is ready; larger ones as they fill
+TOUCHED_BYTES = 4 << 30
+
 Report = Callable[[str, int, int, str], None]  #: stage, done, total, what
 
 
@@ -109,7 +112,17 @@ def make_pool(plan: Plan, backend: Backend, device: Device) -> KVPool:
         page_size=scheduler.page_size.value,
         pages_max=plan.memory.kv_pages,
     )
-    return backend.create_kv_pool(spec, device)
+    pool = backend.create_kv_pool(spec, device)
+    if plan.memory.kv_pool <= TOUCHED_BYTES:
+        _touch(pool, config.num_layers)
+    return pool
+
+
+def _touch(pool: KVPool, layers: int) -> None:
+    """Write all of the pool once, so that memory which the system hands out on first use costs no request a step."""
+    for layer in range(layers):
+        for cache in pool.layer(layer):
+            cache.zero_()
 
 
 class Clock:
