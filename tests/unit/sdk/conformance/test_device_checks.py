@@ -5,6 +5,8 @@ import torch
 
 from support.reference_runs import passes_on_cpu, run_on_reference, uncaught
 
+pytestmark = pytest.mark.slow  # processes and clocks; the quick mutants stay in `make test`
+
 TRACK = "device"
 
 #: requirement -> the fault that it catches

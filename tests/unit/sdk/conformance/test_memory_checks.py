@@ -7,6 +7,8 @@ import pytest
 from anychip_sdk.conformance.checks._measure import theil_sen
 from support.reference_runs import passes_on_cpu, run_on_reference, uncaught
 
+pytestmark = pytest.mark.slow  # processes and clocks; the quick mutants stay in `make test`
+
 TRACK = "memory"
 
 #: requirement -> the fault that it catches

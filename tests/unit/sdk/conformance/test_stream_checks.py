@@ -4,6 +4,8 @@ import pytest
 
 from support.reference_runs import passes_on_cpu, run_on_reference, uncaught
 
+pytestmark = pytest.mark.slow  # processes and clocks; the quick mutants stay in `make test`
+
 TRACK = "stream"
 
 #: requirement -> the fault that it catches
