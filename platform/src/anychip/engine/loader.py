@@ -22,7 +22,7 @@ from anychip.plan.make import Prepared, facts_of
 from anychip.plan.plan import Plan
 from anychip.plan.resolve import resolve
 from anychip.weights.checkpoint import Checkpoint
-from anychip.weights.load import Parameter, check_complete, load
+from anychip.weights.load import Parameter, check_complete, load, total_bytes
 from anychip_sdk.backend import Backend
 from anychip_sdk.device import Device, DeviceConfig
 from anychip_sdk.errors import FusionRefused
@@ -182,7 +182,7 @@ class _Loading:
 
     def run(self, checkpoint: Checkpoint, parameters: dict[str, Parameter]) -> dict[str, Any]:
         dtype = self._plan.model.dtype.value
-        total = sum(torch.Size(one.shape).numel() for one in parameters.values()) * dtype.itemsize
+        total = total_bytes(parameters, dtype)
         done = 0
         values: dict[str, Any] = {}
         for name, parameter in parameters.items():
