@@ -93,7 +93,10 @@ class KVPool(ABC):
 
     @abstractmethod
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The key and value caches of a layer, in the pool's own layout; the same tensors on each call."""
+        """The key and value caches of a layer, with the layout's axes; the same tensors on each call.
+
+        With the axes TOKEN_MAJOR the references run on them, whatever order the strides say the memory is in.
+        """
 
     @abstractmethod
     def stats(self) -> KVStats: ...

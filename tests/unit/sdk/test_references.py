@@ -9,6 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from anychip_sdk import CATALOGUE
 from anychip_sdk.ops import (
     add_rms_norm,
+    copy_pages,
     ffn,
     gelu,
     gelu_mul,
@@ -153,3 +154,15 @@ def test_mha_does_not_depend_on_where_the_pages_lie():
     table = inverse[batch.page_table.long()].int()
     moved[11] = type(batch)(**{**vars(batch), "page_table": table, "slots": slots, "derived": {}})
     torch.testing.assert_close(mha(*moved)[0], first)
+
+
+@pytest.mark.parametrize("op", [kv_write, copy_pages, paged_attention, mha])
+def test_references_take_caches_whose_memory_is_head_major(op):
+    args = random_case(op.name, F64, seed=7, page_size=4)
+    names = [arg.name for arg in op.args]
+    moved = [
+        value.transpose(1, 2).contiguous().transpose(1, 2) if name in ("k_cache", "v_cache") else value
+        for name, value in zip(names, args, strict=True)
+    ]
+    expected = op(*args)  # in place, but on tensors of its own
+    torch.testing.assert_close(op(*moved), expected, equal_nan=True)

@@ -1,4 +1,4 @@
-"""Writing and copying keys and values in the paged cache. Knows the token-major layout of the default pool."""
+"""Writing and copying keys and values in the paged cache. Knows the axes of the cache, not its strides."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ def kv_write(
     k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slots: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Put each token's key and value into its slot; returns the caches, so that a reader depends on the write."""
-    k_cache.view(-1, *k_cache.shape[2:]).index_copy_(0, slots, k.to(k_cache.dtype))
-    v_cache.view(-1, *v_cache.shape[2:]).index_copy_(0, slots, v.to(v_cache.dtype))
+    page_size = k_cache.shape[1]
+    at = (slots // page_size, slots % page_size)  # a pool's memory may be in another order: nothing is flattened
+    k_cache[at] = k.to(k_cache.dtype)
+    v_cache[at] = v.to(v_cache.dtype)
     return k_cache, v_cache
 
 
