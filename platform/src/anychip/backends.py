@@ -88,21 +88,22 @@ def installed(environ: Mapping[str, str] | None = None) -> tuple[InstalledBacken
     return tuple(replace(same[0], duplicates=tuple(map(str, same[1:]))) for same in by_name.values())
 
 
-def load(name: str) -> Backend:
-    """Import one backend's plugin and check it against the contract.
+def load(name: str, *, emulate: bool = False) -> Backend:
+    """Import one backend's plugin, or with `emulate` its emulator, and check it against the contract.
 
     Raises:
         BackendNotFound: no installed distribution offers it.
         BackendBroken: two distributions offer it, importing it raises, or it breaks the contract.
         BackendIncompatible: its API or torch range does not fit.
+        PreconditionFailed: an emulator is asked for and it has none.
     """
     known = {one.name: one for one in installed()}
     if name not in known:
         raise _not_found(name, tuple(known))
-    return _load(known[name])
+    return _load(known[name], emulate=emulate)
 
 
-def load_shared_object(path: str) -> Backend:
+def load_shared_object(path: str, *, emulate: bool = False) -> Backend:
     """A backend that is no Python package; its distribution is the file's name, its version the library's own.
 
     Raises:
@@ -111,7 +112,7 @@ def load_shared_object(path: str) -> Backend:
     """
     from anychip_sdk.native.loader import load_native_backend
 
-    return load_native_backend(path)
+    return load_native_backend(path, emulate=emulate)
 
 
 def probe_all() -> tuple[Probed, ...]:
@@ -119,19 +120,19 @@ def probe_all() -> tuple[Probed, ...]:
     return tuple(_probe(one) for one in installed())
 
 
-def choose(name: str, plugin_path: str | None = None) -> Choice:
+def choose(name: str, plugin_path: str | None = None, *, emulate: bool = False) -> Choice:
     """The backend that a recipe asks for; "auto" takes the one whose device is present, "native" a shared object.
 
     The embedded backend is taken only when no other has a device. Two others with a device are an error, because no
-    order between them would be right for everybody.
+    order between them would be right for everybody. "auto" never picks an emulator.
 
     Raises:
         PreconditionFailed: the family that `load` raises; no device at all, or several to choose from.
     """
     if name == NATIVE and plugin_path is not None:
-        return Choice(load_shared_object(plugin_path), f"loaded from {plugin_path}")
+        return Choice(load_shared_object(plugin_path, emulate=emulate), f"loaded from {plugin_path}")
     if name != "auto":
-        return Choice(load(name), "named by the recipe")
+        return Choice(load(name, emulate=emulate), "named by the recipe")
     probed = probe_all()
     for one in probed:
         if one.error is not None:
@@ -225,7 +226,7 @@ def _probe(one: InstalledBackend) -> Probed:
         return Probed(one, backend, (), error)
 
 
-def _load(one: InstalledBackend) -> Backend:
+def _load(one: InstalledBackend, *, emulate: bool = False) -> Backend:
     if one.duplicates:
         everyone = ", ".join((str(one), *one.duplicates))
         message = f"backend '{one.name}' is offered by several installed distributions: {everyone}"
@@ -236,7 +237,7 @@ def _load(one: InstalledBackend) -> Backend:
     from anychip_sdk.backend import load_backend
 
     try:
-        return load_backend(one.name, plugin, distribution=one.distribution, version=one.version)
+        return load_backend(one.name, plugin, distribution=one.distribution, version=one.version, emulate=emulate)
     except AnychipError:
         raise
     except Exception as error:

@@ -10,10 +10,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from anychip_sdk.backend import Backend, BackendInfo, Requirements, load_backend
+    from anychip_sdk.backend import Backend, load_backend
     from anychip_sdk.device import Capabilities, Device, DeviceConfig, DeviceInfo, Event, MemoryInfo, Stream
     from anychip_sdk.fusion import Fusion
     from anychip_sdk.hooks import API_VERSION, CompileContext, PreparedWeight, hookimpl
+    from anychip_sdk.info import BackendInfo, Requirements
     from anychip_sdk.kv import KVLayout, KVPool, KVSpec, SlabKVPool
     from anychip_sdk.ops.base import CATALOGUE, AttentionBatch
     from anychip_sdk.registry import OpKey, OpRegistry, Registrar, at_least, at_most, multiple_of, one_of
@@ -22,7 +23,7 @@ _HOMES = {
     "API_VERSION": "anychip_sdk.hooks",
     "AttentionBatch": "anychip_sdk.ops.base",
     "Backend": "anychip_sdk.backend",
-    "BackendInfo": "anychip_sdk.backend",
+    "BackendInfo": "anychip_sdk.info",
     "CATALOGUE": "anychip_sdk.ops.base",
     "Capabilities": "anychip_sdk.device",
     "CompileContext": "anychip_sdk.hooks",
@@ -39,7 +40,7 @@ _HOMES = {
     "OpRegistry": "anychip_sdk.registry",
     "PreparedWeight": "anychip_sdk.hooks",
     "Registrar": "anychip_sdk.registry",
-    "Requirements": "anychip_sdk.backend",
+    "Requirements": "anychip_sdk.info",
     "SlabKVPool": "anychip_sdk.kv",
     "Stream": "anychip_sdk.device",
     "at_least": "anychip_sdk.registry",

@@ -2,50 +2,24 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
 import pluggy
 import torch
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import Version
 
-from anychip_sdk import defaults, hooks
+from anychip_sdk import hooks
+from anychip_sdk.contract import check_ranges, register, register_emulator
 from anychip_sdk.device import Device, DeviceConfig, DeviceInfo
-from anychip_sdk.errors import AnychipError, BackendBroken, BackendIncompatible, DeviceAbsent
+from anychip_sdk.errors import AnychipError, BackendBroken, DeviceAbsent
 from anychip_sdk.fusion import POLICIES, Fusion
-from anychip_sdk.hooks import API_VERSION, PROJECT, CompileContext, PreparedWeight
+from anychip_sdk.hooks import CompileContext, PreparedWeight
+from anychip_sdk.info import BackendInfo, Requirements
 from anychip_sdk.kv import KVPool, KVSpec
 from anychip_sdk.registry import REFERENCE, OpRegistry
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Requirements:
-    """Version ranges (PEP 440 specifiers); empty: any."""
-
-    torch: str = ""
-    driver: str = ""
-    runtime: str = ""
-
-
-@dataclass(frozen=True)
-class BackendInfo:
-    """The static face of a backend."""
-
-    name: str
-    vendor: str
-    api: str  #: the API versions that it was written for, e.g. ">=1.0,<2"
-    requirements: Requirements = field(default_factory=Requirements)
-    claims: Mapping[str, str] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(
-        default_factory=dict
-    )  #: the worker starts with these, where the user set none
-    absence: str = ""  #: what a probe that found no device says: why, and what to install
 
 
 class Backend:
@@ -56,10 +30,20 @@ class Backend:
         distribution: the Python distribution that holds it, and its version.
         ops: its kernels, the references behind them.
         fusions: its own fusions.
+        emulated: its device is the vendor's emulator.
     """
 
-    def __init__(self, manager: pluggy.PluginManager, info: BackendInfo, distribution: str, version: str) -> None:
+    def __init__(
+        self,
+        manager: pluggy.PluginManager,
+        info: BackendInfo,
+        distribution: str,
+        version: str,
+        *,
+        emulated: bool = False,
+    ) -> None:
         self.info = info
+        self.emulated = emulated
         self.distribution = distribution
         self.version = version
         self._manager = manager
@@ -212,7 +196,9 @@ class Backend:
         return BackendBroken(f"backend '{self.name}' ({self.distribution} {self.version}): {where}: {what}")
 
 
-def load_backend(name: str, plugin: ModuleType | object, *, distribution: str, version: str) -> Backend:
+def load_backend(
+    name: str, plugin: ModuleType | object, *, distribution: str, version: str, emulate: bool = False
+) -> Backend:
     """Register a plugin with the defaults behind it and check it against the contract.
 
     Args:
@@ -220,69 +206,18 @@ def load_backend(name: str, plugin: ModuleType | object, *, distribution: str, v
         plugin: the module or object that holds the hook implementations.
         distribution: the Python distribution that it comes from.
         version: of the distribution.
+        emulate: take the emulator that the plugin offers in place of the plugin itself.
 
     Raises:
         BackendBroken: a misspelt or missing hook, wrong arguments, or a hook that raises.
         BackendIncompatible: its API range or torch range does not fit.
+        PreconditionFailed: an emulator is asked for and there is none.
     """
     where = f"backend '{name}' ({distribution} {version})"
-    manager = pluggy.PluginManager(PROJECT)
-    manager.add_hookspecs(hooks)
-    manager.register(defaults, REFERENCE)
-    try:
-        manager.register(plugin, name)
-    except pluggy.PluginValidationError as error:
-        message = f"{where}: {error}"
-        raise BackendBroken(message) from error
-    _check_hook_names(manager, name, where)
-    try:
-        info = manager.hook.anychip_backend()
-    except Exception as error:
-        message = f"{where}: anychip_backend: {type(error).__name__}: {error}"
-        raise BackendBroken(message) from error
-    _check_info(info, name, where)
-    return Backend(manager, info, distribution, version)
-
-
-def _check_hook_names(manager: pluggy.PluginManager, name: str, where: str) -> None:
-    """Every hook of the plugin exists, and the required ones are there; all problems at once."""
-    problems = []
-    for hook in sorted(vars(manager.hook)):
-        caller = getattr(manager.hook, hook)
-        if hook.startswith("_") or caller.has_spec():
-            continue
-        near = difflib.get_close_matches(hook, hooks.HOOKS, n=1)
-        problems.append(f"there is no hook '{hook}'." + (f" Did you mean '{near[0]}'?" if near else ""))
-    for hook in hooks.REQUIRED:
-        implementations = getattr(manager.hook, hook).get_hookimpls()
-        if not any(one.plugin_name == name for one in implementations):
-            problems.append(f"the required hook '{hook}' is missing")
-    if problems:
-        message = f"{where}: " + "; ".join(problems)
-        raise BackendBroken(message)
-
-
-def _check_info(info: object, name: str, where: str) -> None:
-    if not isinstance(info, BackendInfo):
-        message = f"{where}: anychip_backend returned {info!r}, expected BackendInfo"
-        raise BackendBroken(message)
-    if info.name != name:
-        message = f"{where}: the entry point is called '{name}', anychip_backend says '{info.name}'; they must be equal"
-        raise BackendBroken(message)
-    ranges = {"api": info.api, **vars(info.requirements)}
-    for what, text in ranges.items():
-        try:
-            SpecifierSet(text)
-        except InvalidSpecifier as error:
-            message = f"{where}: {what} range '{text}' is not a version specifier such as '>=1.0,<2'"
-            raise BackendBroken(message) from error
-    if Version(API_VERSION) not in SpecifierSet(info.api):
-        message = f"{where} was written for API {info.api}; this is API {API_VERSION}"
-        raise BackendIncompatible(message, hint="install versions of anychip-sdk and the plugin that fit each other")
-    torch_version = Version(torch.__version__).base_version
-    if torch_version not in SpecifierSet(info.requirements.torch):
-        message = f"{where} needs torch {info.requirements.torch}; torch {torch_version} is installed"
-        raise BackendIncompatible(message)
+    made = register_emulator if emulate else register
+    manager, info = made(name, plugin, where)
+    check_ranges(info, where)
+    return Backend(manager, info, distribution, version, emulated=emulate)
 
 
 __all__ = ["Backend", "BackendInfo", "Requirements", "load_backend"]

@@ -10,9 +10,9 @@ import pluggy
 import torch
 
 if TYPE_CHECKING:
-    from anychip_sdk.backend import BackendInfo
     from anychip_sdk.device import Device, DeviceConfig, DeviceInfo
     from anychip_sdk.fusion import Fusion
+    from anychip_sdk.info import BackendInfo
     from anychip_sdk.kv import KVPool, KVSpec
     from anychip_sdk.registry import Registrar
 
@@ -98,6 +98,14 @@ def anychip_collectives(group: Any, device: Device) -> Any | None:
     """(optional) Collectives for tensor parallelism. Default: torch.distributed."""
 
 
+@hookspec(firstresult=True)
+def anychip_emulator() -> object | None:
+    """(optional) A plugin with the same hooks that runs on the backend's emulator, without the chip. Default: none.
+
+    Called only where a recipe or --emulate asks for it; what it returns takes the place of the backend's plugin.
+    """
+
+
 HOOKS = (
     "anychip_backend",
     "anychip_probe",
@@ -108,6 +116,7 @@ HOOKS = (
     "anychip_prepare_weight",
     "anychip_compile",
     "anychip_collectives",
+    "anychip_emulator",
 )
 REQUIRED = ("anychip_backend", "anychip_probe", "anychip_open_device", "anychip_register_ops")
 
@@ -123,6 +132,7 @@ __all__ = [
     "anychip_collectives",
     "anychip_compile",
     "anychip_create_kv_pool",
+    "anychip_emulator",
     "anychip_fusions",
     "anychip_open_device",
     "anychip_prepare_weight",

@@ -16,13 +16,19 @@ from anychip_sdk import (
     hookimpl,
     load_backend,
 )
-from anychip_sdk.errors import BackendBroken, BackendIncompatible, DeviceAbsent, MemoryInsufficient
+from anychip_sdk.errors import (
+    BackendBroken,
+    BackendIncompatible,
+    DeviceAbsent,
+    MemoryInsufficient,
+    PreconditionFailed,
+)
 from anychip_sdk.ops import silu_mul
 from anychip_sdk.testing import ReferenceDevice, reference_plugin
 
 
-def load(plugin, name="acme"):
-    return load_backend(name, plugin, distribution="acme-anychip", version="0.3")
+def load(plugin, name="acme", **options):
+    return load_backend(name, plugin, distribution="acme-anychip", version="0.3", **options)
 
 
 def plugin(**hooks):
@@ -220,3 +226,56 @@ def test_loading_changes_nothing_in_another_backend():
     )
     assert len(first.ops.kernels("add")) == 1
     assert len(second.ops.kernels("add")) == 2
+
+
+# --- emulators ---
+
+
+def test_an_emulator_takes_the_plugin_s_place_where_it_is_asked_for():
+    absent = plugin(anychip_probe=lambda: (), anychip_emulator=lambda: reference_plugin("acme"))
+    assert load(absent).probe() == ()
+    assert not load(absent).emulated
+    emulated = load(absent, emulate=True)
+    assert emulated.emulated
+    assert [device.name for device in emulated.probe()] == ["acme:0"]
+
+
+@pytest.mark.parametrize("hooks", [{}, {"anychip_emulator": lambda: None}])
+def test_a_backend_without_an_emulator_is_refused_where_one_is_asked_for(hooks):
+    with pytest.raises(PreconditionFailed, match=r"backend 'acme' \(acme-anychip 0.3\) has no emulator") as caught:
+        load(plugin(**hooks), emulate=True)
+    assert caught.value.exit_code == 4
+
+
+def test_an_emulator_is_not_made_unless_it_is_asked_for():
+    def never():
+        pytest.fail("the emulator was made")
+
+    assert "anychip_emulator" in load(plugin(anychip_emulator=never)).hooks_implemented()
+
+
+@pytest.mark.parametrize(
+    ("emulator", "problem"),
+    [
+        (reference_plugin("other"), "its emulator: the entry point is called 'acme', anychip_backend says 'other'"),
+        (object(), "its emulator: the required hook 'anychip_backend' is missing"),
+    ],
+)
+def test_an_emulator_that_breaks_the_contract_is_told_from_its_plugin(emulator, problem):
+    with pytest.raises(BackendBroken, match=problem):
+        load(plugin(anychip_emulator=lambda: emulator), emulate=True)
+
+
+def test_an_emulator_hook_that_raises_is_named():
+    with pytest.raises(BackendBroken, match="anychip_emulator: ZeroDivisionError"):
+        load(plugin(anychip_emulator=lambda: 1 // 0), emulate=True)
+
+
+def test_the_torch_range_that_counts_is_the_emulator_s():
+    unfit = plugin(
+        anychip_backend=lambda: info(requirements=Requirements(torch="<1")),
+        anychip_emulator=lambda: reference_plugin("acme"),
+    )
+    with pytest.raises(BackendIncompatible):
+        load(unfit)
+    assert load(unfit, emulate=True).emulated

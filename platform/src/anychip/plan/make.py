@@ -39,6 +39,7 @@ def make_plan(recipe: Recipe) -> Plan:
 
 def prepare(recipe: Recipe) -> Prepared:
     """`make_plan`, with the checkpoint left open and the backend loaded."""
+    wanted = recipe.backend
     problems: list[AnychipError] = []
     checkpoint = choice = device = None
     try:
@@ -46,17 +47,15 @@ def prepare(recipe: Recipe) -> Prepared:
     except PreconditionFailed as error:
         problems.append(error)
     try:
-        choice = backends.choose(recipe.backend.name, recipe.backend.plugin_path)
-        device = choice.backend.find_device(recipe.backend.device)
-        _check_emulation(recipe, choice.backend)
+        choice = backends.choose(wanted.name, wanted.plugin_path, emulate=wanted.emulate)
+        device = choice.backend.find_device(wanted.device)
     except PreconditionFailed as error:
         problems.append(error)
     if checkpoint is None or choice is None or device is None or problems:
         if checkpoint is not None:
             checkpoint.close()
         raise _together(problems)
-    wanted = recipe.backend
-    certificate = find_certificate(choice.backend, device, emulate=wanted.emulate, library=wanted.plugin_path)
+    certificate = find_certificate(choice.backend, device, emulate=choice.backend.emulated, library=wanted.plugin_path)
     return _resolved(recipe, checkpoint, choice.backend, device, choice.reason, certificate)
 
 
@@ -90,12 +89,6 @@ def facts_of(checkpoint: Checkpoint) -> CheckpointFacts:
         mentions_thinking(template_source(checkpoint)),
         checkpoint.notes,
     )
-
-
-def _check_emulation(recipe: Recipe, backend: Backend) -> None:
-    if recipe.backend.emulate and "emulator" not in backend.info.claims:
-        message = f"backend.emulate is true, but backend '{backend.name}' {backend.version} has no emulator"
-        raise PreconditionFailed(message, hint="remove backend.emulate")
 
 
 def _together(problems: list[AnychipError]) -> AnychipError:

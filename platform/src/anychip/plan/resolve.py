@@ -114,7 +114,6 @@ def resolve(
             f"the KV pool holds {pool_tokens} tokens, less than the context of {model.context_length.value}: "
             "longer requests are refused"
         )
-    emulated = recipe.backend.emulate
     return Plan(
         recipe=recipe,
         model=model,
@@ -124,7 +123,7 @@ def resolve(
             backend.version,
             reason,
             device,
-            emulated,
+            backend.emulated,
             backend.info.environment,
             certificate,
         ),

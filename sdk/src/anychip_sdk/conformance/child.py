@@ -83,6 +83,7 @@ def identity_of(bench: Bench) -> dict[str, Any]:
     return {
         "vendor": backend.info.vendor,
         "api": backend.info.api,
+        "emulated": backend.emulated,
         "device": info.name,
         "product": info.product,
         "memory_bytes": info.memory_bytes_total,

@@ -77,12 +77,13 @@ def conduct(
         key: to sign with.
         listen: is told of each case as it ends.
     """
-    target = find_target(name, claims)
+    emulate = options.config.emulate
+    target = find_target(name, claims, emulate=emulate)
     folder = out or Path("conformance") / "-".join(
         (target.claims.name, options.profile, options.level, *(("part",) if options.only else ()))
     )
     results = run(target, options, folder, listen)
-    if find_target(name, claims).digest != target.digest:
+    if find_target(name, claims, emulate=emulate).digest != target.digest:
         message = f"the files of backend '{name}' changed while it was tested, so the results are of no one version"
         raise ConformanceFailed(message, hint="run it again")
     certificate = finish(folder, results, key=key, kill_score=stored_kill_score())

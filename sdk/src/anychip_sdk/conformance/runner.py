@@ -207,11 +207,9 @@ class _Run:
         target = self.target
         if not self.ready:
             self._ask()
-        ready = self.ready or {"vendor": "", "api": "", "device": "", "product": "", "memory_bytes": 0}
-        emulated = self.options.config.emulate
-        identity = Identity(
-            target.claims.name, target.distribution, target.version, target.digest, emulated=emulated, **ready
-        )
+        unknown = {"vendor": "", "api": "", "device": "", "product": "", "memory_bytes": 0}
+        ready = self.ready or {**unknown, "emulated": self.options.config.emulate}
+        identity = Identity(target.claims.name, target.distribution, target.version, target.digest, **ready)
         return Results(
             identity=identity,
             host=host_facts(),

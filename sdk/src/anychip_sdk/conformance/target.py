@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution, distributions, entry_points
 from importlib.util import find_spec
@@ -30,6 +30,7 @@ class Loader:
     module: str  #: package.module or package.module:attribute
     distribution: str
     version: str
+    emulate: bool = False
 
     def __call__(self) -> Backend:
         try:
@@ -37,7 +38,9 @@ class Loader:
         except (Exception, SystemExit) as error:
             message = f"backend '{self.name}' ({self.distribution} {self.version}): importing {self.module}: {error!r}"
             raise BackendBroken(message) from error
-        return load_backend(self.name, plugin, distribution=self.distribution, version=self.version)
+        return load_backend(
+            self.name, plugin, distribution=self.distribution, version=self.version, emulate=self.emulate
+        )
 
 
 @dataclass(frozen=True)
@@ -45,11 +48,17 @@ class LibraryLoader:
     """Loads a shared object; can be pickled."""
 
     path: str
+    emulate: bool = False
 
     def __call__(self) -> Backend:
         from anychip_sdk.native.loader import load_native_backend
 
-        return load_native_backend(self.path)
+        return load_native_backend(self.path, emulate=self.emulate)
+
+
+def without_emulator(load: Callable[[], Backend]) -> Callable[[], Backend]:
+    """The loader of the backend itself, where one loads its emulator."""
+    return replace(load, emulate=False) if isinstance(load, (Loader, LibraryLoader)) else load
 
 
 @dataclass(frozen=True)
@@ -71,18 +80,19 @@ class Target:
     digest: str
 
 
-def find_target(name: str, claims: Path | None = None) -> Target:
+def find_target(name: str, claims: Path | None = None, *, emulate: bool = False) -> Target:
     """The backend of that name.
 
     Args:
         name: an installed backend's, `package.module:attribute` of a plugin object, or the path of a shared object.
         claims: its manifest; None: the one in its package, or beside the shared object.
+        emulate: load its emulator.
 
     Raises:
         PreconditionFailed: the families of not found, broken, without a manifest.
     """
     if name.endswith((".so", ".dylib", ".dll")):
-        return _library(Path(name), claims)
+        return _library(Path(name), claims, emulate=emulate)
     entry = _installed(name) or (_object(name) if ":" in name else None)
     if entry is None:
         names = sorted({one.name for one, _ in _declared()})
@@ -92,7 +102,8 @@ def find_target(name: str, claims: Path | None = None) -> Target:
         raise BackendNotFound(message, hint="install its package, or name module:attribute or the path of a .so")
     module = entry.module.partition(":")[0]
     found = read_claims(claims, entry.name) if claims is not None else load_claims(module, entry.name)
-    return Target(name, entry, found, entry.distribution, entry.version, package_digest(module, entry.distribution))
+    load = replace(entry, emulate=emulate)
+    return Target(name, load, found, entry.distribution, entry.version, package_digest(module, entry.distribution))
 
 
 def _installed(name: str) -> Loader | None:
@@ -124,7 +135,7 @@ def _object(name: str) -> Loader:
     return Loader(info.name, name, top, version)
 
 
-def _library(path: Path, claims: Path | None) -> Target:
+def _library(path: Path, claims: Path | None, *, emulate: bool) -> Target:
     if not path.is_file():
         message = f"there is no file {path}"
         raise BackendNotFound(message)
@@ -132,7 +143,7 @@ def _library(path: Path, claims: Path | None) -> Target:
     if not manifest.is_file():
         message = f"no {FILE} lies beside {path}, so it claims nothing that could be tested"
         raise PreconditionFailed(message, hint="write one, or name it with --claims")
-    load = LibraryLoader(str(path.absolute()))
+    load = LibraryLoader(str(path.absolute()), emulate)
     backend = load()
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     found = read_claims(manifest, backend.name)
@@ -221,4 +232,5 @@ __all__ = [
     "installed_digest",
     "installed_modules",
     "package_digest",
+    "without_emulator",
 ]

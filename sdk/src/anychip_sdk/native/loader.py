@@ -126,11 +126,11 @@ def load_native(path: str | os.PathLike[str], *, trial: bool = True) -> NativePl
     return NativePlugin(Library(path))
 
 
-def load_native_backend(path: str | os.PathLike[str], *, trial: bool = True) -> Backend:
+def load_native_backend(path: str | os.PathLike[str], *, trial: bool = True, emulate: bool = False) -> Backend:
     """A shared object as a loaded backend; its distribution is the file's name, its version the library's own."""
     plugin = load_native(path, trial=trial)
     library = plugin.library
-    return load_backend(library.name, plugin, distribution=library.path.name, version=library.version)
+    return load_backend(library.name, plugin, distribution=library.path.name, version=library.version, emulate=emulate)
 
 
 def _unknown(*args: object) -> object:

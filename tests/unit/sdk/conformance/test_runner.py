@@ -146,7 +146,7 @@ def test_the_healthy_reference_chip_keeps_its_claims():
 
 
 def test_the_command_says_what_failed_and_how_to_repeat_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(command, "find_target", lambda name, claims: odd_target("leaves"))
+    monkeypatch.setattr(command, "find_target", lambda name, claims, emulate: odd_target("leaves"))
     monkeypatch.setenv("ANYCHIP_HOME", str(tmp_path / "home"))
     answer = command.conduct("odd", Options("kernel", only=(ONE,)), out=tmp_path / "out")
     assert answer.code == 7
