@@ -84,11 +84,14 @@ class Machine:
         body = {"model": "tiny", "prompt": prompt, "max_tokens": 4, "temperature": 0, **more}
         return httpx.post(f"{self.url}/v1/completions", json=body, trust_env=False, timeout=60)
 
+    def is_listening(self):
+        with socket.socket() as trial:
+            return trial.connect_ex(("127.0.0.1", self.port)) == 0
+
     def require_clean(self, processes):
         """No process, no port, no temporary file."""
         until(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in processes), 10)
-        with socket.socket() as trial:
-            assert trial.connect_ex(("127.0.0.1", self.port)) != 0
+        until(lambda: not self.is_listening(), 10)  # a killed process is a zombie a moment before its port is free
         until(lambda: not [one for one in self.temporary.iterdir() if one.name.startswith("anychip")], 5)
 
 
