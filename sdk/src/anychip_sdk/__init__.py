@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from anychip_sdk.backend import Backend, load_backend
     from anychip_sdk.device import Capabilities, Device, DeviceConfig, DeviceInfo, Event, MemoryInfo, Stream
+    from anychip_sdk.finding import Finding
     from anychip_sdk.fusion import Fusion
     from anychip_sdk.hooks import API_VERSION, CompileContext, PreparedWeight, hookimpl
     from anychip_sdk.info import BackendInfo, Requirements
@@ -31,6 +32,7 @@ _HOMES = {
     "DeviceConfig": "anychip_sdk.device",
     "DeviceInfo": "anychip_sdk.device",
     "Event": "anychip_sdk.device",
+    "Finding": "anychip_sdk.finding",
     "Fusion": "anychip_sdk.fusion",
     "KVLayout": "anychip_sdk.kv",
     "KVPool": "anychip_sdk.kv",
@@ -72,6 +74,7 @@ __all__ = [
     "DeviceConfig",
     "DeviceInfo",
     "Event",
+    "Finding",
     "Fusion",
     "KVLayout",
     "KVPool",

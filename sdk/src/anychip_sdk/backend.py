@@ -13,6 +13,7 @@ from anychip_sdk import hooks
 from anychip_sdk.contract import check_ranges, register, register_emulator
 from anychip_sdk.device import Device, DeviceConfig, DeviceInfo
 from anychip_sdk.errors import AnychipError, BackendBroken, DeviceAbsent
+from anychip_sdk.finding import Finding
 from anychip_sdk.fusion import POLICIES, Fusion
 from anychip_sdk.hooks import CompileContext, PreparedWeight
 from anychip_sdk.info import BackendInfo, Requirements
@@ -117,6 +118,19 @@ class Backend:
         if compiled is not None and not callable(compiled):
             raise self._broken("anychip_compile", f"returned {compiled!r}, expected a callable or None")
         return compiled  # type: ignore[no-any-return]
+
+    def diagnose(self) -> tuple[Finding, ...]:
+        """What the backend has to say of itself on this machine; empty where it has nothing.
+
+        Raises:
+            BackendBroken: the hook raised, or returned anything but findings.
+        """
+        found = self._raw("anychip_diagnose")
+        if found is None:
+            return ()
+        if not isinstance(found, Sequence) or not all(isinstance(one, Finding) for one in found):
+            raise self._broken("anychip_diagnose", f"returned {found!r}, expected a sequence of Finding")
+        return tuple(found)
 
     def find_device(self, name: str | None) -> DeviceInfo:
         """The probed device of that name; the first one for None or for the backend's bare name.

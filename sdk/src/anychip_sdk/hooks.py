@@ -11,6 +11,7 @@ import torch
 
 if TYPE_CHECKING:
     from anychip_sdk.device import Device, DeviceConfig, DeviceInfo
+    from anychip_sdk.finding import Finding
     from anychip_sdk.fusion import Fusion
     from anychip_sdk.info import BackendInfo
     from anychip_sdk.kv import KVPool, KVSpec
@@ -106,6 +107,14 @@ def anychip_emulator() -> object | None:
     """
 
 
+@hookspec(firstresult=True)
+def anychip_diagnose() -> Sequence[Finding] | None:
+    """(optional) What `platform doctor` says of the backend: checks, advice, facts. Default: nothing.
+
+    Works without the chip, and never raises for its absence; that is a finding.
+    """
+
+
 HOOKS = (
     "anychip_backend",
     "anychip_probe",
@@ -117,6 +126,7 @@ HOOKS = (
     "anychip_compile",
     "anychip_collectives",
     "anychip_emulator",
+    "anychip_diagnose",
 )
 REQUIRED = ("anychip_backend", "anychip_probe", "anychip_open_device", "anychip_register_ops")
 
@@ -132,6 +142,7 @@ __all__ = [
     "anychip_collectives",
     "anychip_compile",
     "anychip_create_kv_pool",
+    "anychip_diagnose",
     "anychip_emulator",
     "anychip_fusions",
     "anychip_open_device",

@@ -9,6 +9,7 @@ from anychip_sdk import (
     BackendInfo,
     DeviceConfig,
     DeviceInfo,
+    Finding,
     Fusion,
     KVSpec,
     PreparedWeight,
@@ -279,3 +280,25 @@ def test_the_torch_range_that_counts_is_the_emulator_s():
     with pytest.raises(BackendIncompatible):
         load(unfit)
     assert load(unfit, emulate=True).emulated
+
+
+# --- diagnoses ---
+
+
+def test_a_backend_s_findings_are_told_as_it_gives_them():
+    one = Finding("driver", "ok", "5.0")
+    assert load(plugin(anychip_diagnose=lambda: [one])).diagnose() == (one,)
+    assert load(reference_plugin("acme")).diagnose() == ()
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (lambda: ["all well"], r"anychip_diagnose: returned \['all well'\], expected a sequence of Finding"),
+        (lambda: 3, "anychip_diagnose: returned 3, expected a sequence of Finding"),
+        (lambda: [Finding("driver", "bad", "x")], "anychip_diagnose: ValueError: finding 'driver': status is 'bad'"),
+    ],
+)
+def test_a_diagnosis_that_is_none_is_the_plugin_s_error(answer, problem):
+    with pytest.raises(BackendBroken, match=problem):
+        load(plugin(anychip_diagnose=answer)).diagnose()

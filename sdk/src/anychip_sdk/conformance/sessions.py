@@ -24,6 +24,7 @@ VARIABLES = {
     "BACKEND": "ANYCHIP_CONFORMANCE_BACKEND",
     "PROFILE": "ANYCHIP_CONFORMANCE_PROFILE",
     "LEVEL": "ANYCHIP_CONFORMANCE_LEVEL",
+    "EMULATE": "ANYCHIP_CONFORMANCE_EMULATE",
 }
 _numbers = count()
 
@@ -58,7 +59,7 @@ class Workers:
                 chosen.target.claims,
                 chosen.options.level,
                 None,
-                DeviceConfig(threads=1),
+                chosen.options.config,
                 self._folder / "repro",
                 1,
                 limit_s,
@@ -75,7 +76,7 @@ class Workers:
 
 
 @lru_cache(maxsize=4)
-def choose(backend: str, profile: str, level: str) -> Chosen:
+def choose(backend: str, profile: str, level: str, *, emulate: bool = False) -> Chosen:
     """What those names mean.
 
     Raises:
@@ -88,7 +89,8 @@ def choose(backend: str, profile: str, level: str) -> Chosen:
     if profile not in PROFILES or level not in LEVELS:
         message = f"there is no profile '{profile}' at level '{level}'"
         raise UsageError(message, hint=f"profiles: {', '.join(PROFILES)}; levels: {', '.join(LEVELS)}")
-    return Chosen(find_target(backend), Options(profile=profile, level=level))
+    config = DeviceConfig(emulate=emulate, threads=1)
+    return Chosen(find_target(backend, emulate=emulate), Options(profile=profile, level=level, config=config))
 
 
 def waiver_of(chosen: Chosen, one: Planned) -> Waiver | None:

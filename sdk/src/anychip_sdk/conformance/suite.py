@@ -7,6 +7,7 @@ In a test file of the vendor's:
     BACKEND = "acme"          # or the environment variable ANYCHIP_CONFORMANCE_BACKEND
     PROFILE = "kernel"        # or ANYCHIP_CONFORMANCE_PROFILE; bringup unless said
     LEVEL = "std"             # or ANYCHIP_CONFORMANCE_LEVEL; smoke unless said
+    EMULATE = True            # or ANYCHIP_CONFORMANCE_EMULATE=1; the device itself unless said
 
 The variables win. Cases that are not claimed are not among the tests; a failure shows the command that repeats it.
 """
@@ -31,7 +32,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         name: os.environ.get(variable) or str(getattr(metafunc.module, name, ""))
         for name, variable in VARIABLES.items()
     }
-    chosen = choose(said["BACKEND"], said["PROFILE"] or "bringup", said["LEVEL"] or "smoke")
+    chosen = choose(
+        said["BACKEND"],
+        said["PROFILE"] or "bringup",
+        said["LEVEL"] or "smoke",
+        emulate=said["EMULATE"].lower() in ("1", "true"),
+    )
     planned = chosen.planned()
     metafunc.parametrize(("chosen", "planned"), [(chosen, one) for one in planned], ids=[one.id for one in planned])
 
