@@ -11,6 +11,7 @@ from torch import fx
 from anychip.graph.ir import RESOLUTION, ModelGraph, argument, shape_of
 from anychip_sdk.errors import KernelMissing
 from anychip_sdk.ops import Op
+from anychip_sdk.ops.facts import product_facts
 from anychip_sdk.registry import Fact, OpKey, OpRegistry, Override, Rejection, Resolution, dtype_name
 
 
@@ -82,17 +83,15 @@ def settle(
 def node_facts(model: ModelGraph, node: fx.Node, op: Op, binding: Binding) -> dict[str, Fact]:
     """Everything that a kernel may require: the model's facts, and the shapes of the node's own parameters.
 
-    A linear op has in_features, out_features and bias; plain arguments (eps, scale, window ...) go by their names.
+    A product has its weight's facts; plain arguments (eps, scale, window ...) go by their names.
     """
     facts: dict[str, Fact] = dict(binding.facts)
     for arg, value in zip(op.args, node.args, strict=True):
         if isinstance(value, (int, float, str, bool)) or value is None:
             facts[arg.name] = value
-    if op.name in ("linear", "lm_head"):
-        weight = argument(node, op, "weight")
-        facts["out_features"], facts["in_features"] = shape_of(model, weight)
-        facts["bias"] = op.name == "linear" and argument(node, op, "bias") is not None
-    return facts
+    given = zip(op.weights, (argument(node, op, name) for name in op.weights), strict=True)
+    shapes = {name: shape_of(model, value) for name, value in given if isinstance(value, fx.Node)}
+    return {**facts, **product_facts(op, shapes)}
 
 
 def _reasons(rejected: Sequence[Rejection]) -> str:

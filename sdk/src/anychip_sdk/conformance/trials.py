@@ -11,6 +11,7 @@ import torch
 from anychip_sdk.conformance.context import Context, derived_seed
 from anychip_sdk.conformance.requirements import Violation
 from anychip_sdk.ops.base import CATALOGUE, Op
+from anychip_sdk.ops.facts import product_facts
 from anychip_sdk.registry import Fact, Kernel, OpKey, dtype_name
 from anychip_sdk.testing.cases import DIMENSIONS, random_case
 
@@ -75,10 +76,9 @@ def facts_of(op: Op, args: Sequence[Any], dtype: torch.dtype, sizes: Mapping[str
     for arg, value in zip(op.args, args, strict=True):
         if value is None or isinstance(value, (int, float, str, bool)):
             facts[arg.name] = value
-    if op.name in ("linear", "lm_head"):
-        facts["out_features"], facts["in_features"] = args[1].shape
-        facts["bias"] = len(args) > 2 and args[2] is not None
-    return facts
+    named = zip(op.args, args, strict=True)
+    shapes = {arg.name: value.shape for arg, value in named if arg.weight and isinstance(value, torch.Tensor)}
+    return {**facts, **product_facts(op, shapes)}
 
 
 __all__ = ["Trial", "facts_of", "resolved", "trial"]

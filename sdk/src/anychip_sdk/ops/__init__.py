@@ -7,6 +7,7 @@ from anychip_sdk.ops.elementwise import add, gelu, gelu_mul, mul, silu, silu_mul
 from anychip_sdk.ops.kv import copy_pages, kv_write
 from anychip_sdk.ops.linear import embedding, linear, lm_head, select_rows
 from anychip_sdk.ops.norm import add_rms_norm, rms_norm
+from anychip_sdk.ops.quantized import linear_int4, linear_int8, lm_head_int8
 from anychip_sdk.ops.rope import qk_norm_rope, rope
 from anychip_sdk.ops.sampling import apply_logit_bias, apply_penalties, argmax, sample
 
@@ -29,7 +30,10 @@ __all__ = [
     "gelu_mul",
     "kv_write",
     "linear",
+    "linear_int4",
+    "linear_int8",
     "lm_head",
+    "lm_head_int8",
     "mha",
     "mul",
     "op",

@@ -16,6 +16,7 @@ import torch
 from anychip_sdk.ops.attention import paged_attention
 from anychip_sdk.ops.base import Arg, AttentionBatch, Op
 from anychip_sdk.ops.norm import normalise
+from anychip_sdk.ops.quantized import dequantized_int4, dequantized_int8, rounded_rows
 from anychip_sdk.ops.sampling import apply_penalties
 
 F32_EPS = torch.finfo(torch.float32).eps
@@ -33,6 +34,7 @@ class Terms(NamedTuple):
 
     sums: torch.Tensor  #: times u * the op's factor: summed in the accumulator
     rounded: torch.Tensor | None = None  #: times the dtype's epsilon: rounded to the dtype on the way
+    stepped: torch.Tensor | None = None  #: as it is: activations near a tie may have been rounded to the other side
 
 
 def error_bounds(
@@ -83,12 +85,43 @@ def _bound(
         share = factor * (2 * u * math.sqrt(max(1, depth_of(op, args))) + 2 * info.eps)
         return 2 * info.eps * size + share * scale + least
     bound: torch.Tensor = factor * u * terms.sums + 2 * info.eps * size + least
-    return bound if terms.rounded is None else bound + info.eps * terms.rounded
+    bound = bound if terms.rounded is None else bound + info.eps * terms.rounded
+    return bound if terms.stepped is None else bound + terms.stepped
 
 
 def _products(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> list[Terms]:
     sums = torch.nn.functional.linear(x.abs(), weight.abs(), None if bias is None else bias.abs())
     return [Terms(sums * max(1, x.shape[-1]) ** 0.5)]
+
+
+def _rounded_products(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> list[Terms]:
+    """Whole numbers sum without error; only what is so near a tie that float32 can't tell may be a step off."""
+    levels, scale = rounded_rows(x)
+    [products] = _products(levels * scale, weight, bias)
+    ratio = torch.where(scale == 0, 0.0, x / scale).abs()
+    is_near = ((ratio % 1 - 0.5).abs() <= 4 * F32_EPS * ratio).to(x.dtype)
+    return [products._replace(stepped=torch.nn.functional.linear(is_near, weight.abs()) * scale)]
+
+
+def _linear_int8(
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None
+) -> list[Terms]:
+    return _rounded_products(x, dequantized_int8(weight, scale), bias)
+
+
+def _linear_int4(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    minimum: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+) -> list[Terms]:
+    """A level's product and the minimum's may cancel, so the sizes are of both."""
+    [terms] = _rounded_products(x, dequantized_int4(weight, scale, minimum), bias)
+    if minimum is None:
+        return [terms]
+    sizes = dequantized_int4(weight, scale.abs(), minimum.abs())
+    return [terms._replace(sums=_products(x, sizes, bias)[0].sums)]
 
 
 def _attention(
@@ -145,7 +178,10 @@ _TERMS: Mapping[str, Callable[..., Sequence[Terms | None]]] = {
     "gelu": lambda x: [Terms(x.abs())],
     "gelu_mul": lambda gate, up: [Terms(gate.abs() * up.abs())],
     "linear": _products,
+    "linear_int4": _linear_int4,
+    "linear_int8": _linear_int8,
     "lm_head": _products,
+    "lm_head_int8": _linear_int8,
     "paged_attention": _attention,
     "qk_norm_rope": _qk_norm_rope,
     "rope": _rope,

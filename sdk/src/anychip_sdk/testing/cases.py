@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from anychip_sdk.ops.base import CATALOGUE, AttentionBatch
+from anychip_sdk.ops.quantized import PACKED
 
 #: sizes that a case takes unless it is told others
 DIMENSIONS: Mapping[str, int] = {
@@ -123,6 +124,10 @@ class _Case:
     def weight(self, rows: int, columns: int) -> torch.Tensor:
         return self.floats(rows, columns, scale=columns**-0.5)
 
+    def scales(self, rows: int, groups: int, columns: int, steps: int, dtype: torch.dtype) -> torch.Tensor:
+        """Of levels up to `steps`, so that a row of `columns` keeps the size of what it multiplies."""
+        return self.uniform(rows, groups, low=0.5, high=1.5, dtype=torch.float64).div(steps * columns**0.5).to(dtype)
+
     def vector(self, length: int) -> torch.Tensor | None:
         return self.floats(length, scale=0.3) if self.bias else None
 
@@ -233,6 +238,32 @@ def _ffn(case: _Case) -> Args:
     return x, case.weight(*gate_up), case.vector(gate_up[0]), case.weight(*down), case.vector(down[0])
 
 
+def _int8(case: _Case, rows: int, columns: int) -> Args:
+    """A weight of whole numbers and its scales, one a row or one for every 32 neighbours."""
+    groups = columns // PACKED if columns % PACKED == 0 and case.integers(1, below=2) else 1
+    levels = (case.integers(rows, columns, below=255) - 127).to(torch.int8)
+    return levels, case.scales(rows, groups, columns, 127, torch.float32)
+
+
+def _linear_int8(case: _Case) -> Args:
+    x = case.floats(case["tokens"], case["hidden"])
+    return x, *_int8(case, case["out"], case["hidden"]), case.vector(case["out"])
+
+
+def _linear_int4(case: _Case) -> Args:
+    """`hidden` rounded up to whole packs of values; a minimum where optional vectors are given."""
+    columns = -(-case["hidden"] // PACKED) * PACKED
+    groups = columns // (4 * PACKED) if columns % (4 * PACKED) == 0 and case.integers(1, below=2) else columns // PACKED
+    scale = case.scales(case["out"], groups, columns, 8, torch.float16)
+    return (
+        case.floats(case["tokens"], columns),
+        case.integers(case["out"], columns // 2, below=256).to(torch.uint8),
+        scale,
+        -8 * scale * case.uniform(*scale.shape, low=0.5, high=1.5, dtype=torch.float16) if case.bias else None,
+        case.vector(case["out"]),
+    )
+
+
 def _logits(case: _Case) -> torch.Tensor:
     return case.floats(case["rows"], case["vocab"], scale=3.0, dtype=torch.float32)
 
@@ -287,7 +318,13 @@ _MAKERS: Mapping[str, Callable[[_Case], Args]] = {
         case.weight(case["out"], case["hidden"]),
         case.vector(case["out"]),
     ),
+    "linear_int4": _linear_int4,
+    "linear_int8": _linear_int8,
     "lm_head": lambda case: (case.floats(case["rows"], case["hidden"]), case.weight(case["vocab"], case["hidden"])),
+    "lm_head_int8": lambda case: (
+        case.floats(case["rows"], case["hidden"]),
+        *_int8(case, case["vocab"], case["hidden"]),
+    ),
     "mha": _mha,
     "mul": _two,
     "paged_attention": _attention,

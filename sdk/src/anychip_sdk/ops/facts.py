@@ -1,0 +1,30 @@
+"""What a kernel may require of a matrix product's weight. Knows shapes; knows no kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from anychip_sdk.ops.base import Op
+
+PRODUCTS = ("linear", "linear_int4", "linear_int8", "lm_head", "lm_head_int8")
+
+
+def product_facts(op: Op, shapes: Mapping[str, Sequence[int]]) -> dict[str, int | bool]:
+    """in_features, out_features and bias; group_size too where values share a scale. Empty for other ops.
+
+    Args:
+        op: the catalogue's op.
+        shapes: of its tensors by the schema's names; absent ones are left out.
+    """
+    if op.name not in PRODUCTS:
+        return {}
+    rows, columns = shapes["weight"]
+    if op.name == "linear_int4":
+        columns *= 2  # two values lie in a byte
+    facts: dict[str, int | bool] = {"out_features": rows, "in_features": columns, "bias": "bias" in shapes}
+    if "scale" in shapes:
+        facts["group_size"] = columns // shapes["scale"][-1]
+    return facts
+
+
+__all__ = ["PRODUCTS", "product_facts"]

@@ -1,0 +1,120 @@
+"""Matrix products with integer weights and activations. Knows levels, scales and their rounding; knows no packing.
+
+A weight is a whole number times a scale that a row, or a group of neighbours within a row, shares. Activations are
+rounded to whole numbers on the way in, each row by its own largest number; products are sums of whole numbers.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from anychip_sdk.ops.base import Arg, accumulated, accurate, op
+
+#: values of a row that lie in 16 bytes: byte j holds value j in its lower half and value j + 16 in its upper one
+PACKED = 32
+LEVELS = 127.0  #: the largest number of a row of activations becomes this or its negative
+LEAST = 2.0**-100  #: a row without a larger number counts as zero
+
+X = Arg("x", "[..., in]", doc="rounded per row to whole multiples of its largest size / 127, ties to even")
+WEIGHT = Arg("weight", "[out, in]", "int8", weight=True)
+SCALE = Arg("scale", "[out, groups]", "float32", weight=True, doc="each for in / groups neighbours of a row")
+BIAS = Arg("bias", "[out]", optional=True, weight=True)
+
+
+def rounded_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whole numbers of -127 .. 127 and the scale of each row, both in the dtype that references compute in.
+
+    A row with a number that is none, or infinite, is all not a number.
+    """
+    wide = x.to(accurate(x.dtype))
+    largest = wide.abs().amax(dim=-1, keepdim=True)
+    scale = torch.where(largest < LEAST, torch.zeros_like(largest), largest / LEVELS)
+    levels = torch.where(scale == 0, torch.zeros_like(wide), wide / scale)
+    return levels.round(), scale
+
+
+def dequantized_int8(weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """What an int8 weight stands for, in the scale's dtype."""
+    levels: torch.Tensor = weight.to(scale.dtype).unflatten(-1, (scale.shape[-1], -1))
+    return (levels * scale.unsqueeze(-1)).flatten(-2)
+
+
+def dequantized_int4(weight: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor | None) -> torch.Tensor:
+    """What packed int4 weights stand for, in the scale's dtype; without a minimum level 8 is zero."""
+    levels: torch.Tensor = unpacked(weight).to(scale.dtype).unflatten(-1, (scale.shape[-1], -1))
+    if minimum is None:
+        return ((levels - 8) * scale.unsqueeze(-1)).flatten(-2)
+    return (levels * scale.unsqueeze(-1) + minimum.unsqueeze(-1)).flatten(-2)
+
+
+def unpacked(weight: torch.Tensor) -> torch.Tensor:
+    """[out, in / 2] packed bytes as [out, in] levels of 0 .. 15."""
+    blocks: torch.Tensor = weight.unflatten(-1, (-1, PACKED // 2))
+    return torch.cat((blocks & 15, blocks >> 4), dim=-1).flatten(-2)
+
+
+def packed(levels: torch.Tensor) -> torch.Tensor:
+    """[out, in] levels of 0 .. 15, uint8, as [out, in / 2] bytes."""
+    blocks: torch.Tensor = levels.unflatten(-1, (-1, 2, PACKED // 2))
+    return (blocks[..., 0, :] | blocks[..., 1, :] << 4).flatten(-2)
+
+
+def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    levels, scale = rounded_rows(x)
+    out = torch.nn.functional.linear(levels, weight.to(levels.dtype)) * scale
+    return out if bias is None else out + bias.to(out.dtype)
+
+
+@op(X, WEIGHT, SCALE, BIAS, returns=Arg("out", "[..., out]"), error=accumulated("in"))
+def linear_int8(
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """round(x) @ (weight * scale).T + bias with 8-bit weights; a row has one scale or one for every group."""
+    return _product(x, dequantized_int8(weight, scale.to(accurate(x.dtype))), bias).to(x.dtype)
+
+
+@op(
+    X,
+    Arg("weight", "[out, in / 2]", "uint8", weight=True, doc="of 32 values, 0..15 lie in the lower halves of 16 bytes"),
+    Arg("scale", "[out, groups]", "float16", weight=True, doc="each for in / groups neighbours, 32 or a multiple"),
+    Arg("minimum", "[out, groups]", "float16", optional=True, weight=True, doc="added; None: level 8 is zero"),
+    BIAS,
+    returns=Arg("out", "[..., out]"),
+    error=accumulated("in"),
+)
+def linear_int4(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    minimum: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """round(x) @ (level * scale + minimum).T + bias, or (level - 8) * scale without a minimum; in is 32 times any."""
+    exact = accurate(x.dtype)
+    least = None if minimum is None else minimum.to(exact)
+    return _product(x, dequantized_int4(weight, scale.to(exact), least), bias).to(x.dtype)
+
+
+@op(
+    Arg("x", "[rows, in]", doc=X.doc),
+    WEIGHT,
+    SCALE,
+    returns=Arg("logits", "[rows, out]", "float32"),
+    error=accumulated("in"),
+)
+def lm_head_int8(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """`linear_int8` to float32 (float64 for float64), whatever the model's dtype: what sampling starts from."""
+    return _product(x, dequantized_int8(weight, scale.to(accurate(x.dtype))), None)
+
+
+__all__ = [
+    "PACKED",
+    "dequantized_int4",
+    "dequantized_int8",
+    "linear_int4",
+    "linear_int8",
+    "lm_head_int8",
+    "packed",
+    "rounded_rows",
+    "unpacked",
+]
