@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from anychip.engine.invariants import InvariantBroken
+from anychip.engine.sequence import encode
 from support.schedules import Bench, config
 
 
@@ -43,18 +44,30 @@ def miscount(bench: Bench) -> None:
     cache.pages_evictable += 1
 
 
-def forget_queue(bench: Bench) -> None:
+def forget_order(bench: Bench) -> None:
     cache = bench.scheduler._tables.cache
     assert cache is not None
-    leaf = next(node for node in cache.nodes() if node.is_evictable)
-    leaf.ticket = 0
+    cache._unlocked.popitem()
+
+
+def parent_first(bench: Bench) -> None:
+    cache = bench.scheduler._tables.cache
+    assert cache is not None
+    size, pool = bench.settings.page_size, bench.pool
+    for last in (1, 2):
+        pages = pool.alloc(2)
+        cache.insert("", encode([7] * size + [last] * size), pages)
+        pool.free(pages)
+    bench.scheduler.check_invariants()
+    parent = next(node for node in cache.unlocked() if node.children)
+    cache._unlocked.move_to_end(parent, last=False)
 
 
 def run_ahead(bench: Bench) -> None:
     bench.scheduler._decoding[0].computed += 1
 
 
-@pytest.mark.parametrize("damage", [lose, take, double, unlock, miscount, forget_queue, run_ahead])
+@pytest.mark.parametrize("damage", [lose, take, double, unlock, miscount, forget_order, parent_first, run_ahead])
 def test_damage_is_found(damage: Callable[[Bench], None]) -> None:
     bench = busy()
     bench.scheduler.check_invariants()

@@ -1,11 +1,15 @@
 """The tree of cached prefixes: matching, splitting, locking, counting and evicting."""
 
-import heapq
 import random
+import sys
+from collections import OrderedDict
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
 
 import pytest
 
-from anychip.engine.radix_cache import RadixCache
+from anychip.engine.radix_cache import Node, RadixCache
 from anychip.engine.sequence import encode
 from anychip_sdk.kv import KVPool
 from support.fake_pool import FakePool
@@ -30,9 +34,11 @@ def check(cache: RadixCache, pool: KVPool, total: int) -> None:
     protected = sum(len(node.pages) for node in nodes if node.locks > 0)
     assert (cache.pages_evictable, cache.pages_protected) == (evictable, protected)
     assert pool.stats().pages_free + evictable + protected == total
+    order = list(cache.unlocked())
+    assert len(order) == len(set(order))
+    assert set(order) == {node for node in nodes if node.locks == 0 and node.pages}
     for node in nodes:
         assert len(node.key) == len(node.pages) * pool.layout.page_size * 4
-        assert (node.ticket != 0) == node.is_evictable
         assert all(child.parent is node for child in node.children.values())
         assert node.pages or node.children or node.parent is None
 
@@ -61,10 +67,11 @@ def test_matching_changes_nothing() -> None:
     pool = FakePool(10, 1)
     cache = RadixCache(pool)
     put(cache, pool, [1, 2, 3, 4])
-    before = [(id(node), node.key, list(node.pages), node.last_used, node.ticket) for node in cache.nodes()]
+    before = [(id(node), node.key, list(node.pages)) for node in cache.nodes()], list(cache.unlocked())
     match = cache.match("", encode([1, 2, 9]), 10)
     assert (match.pages, match.node_pages) == (2, 2)
-    assert before == [(id(node), node.key, list(node.pages), node.last_used, node.ticket) for node in cache.nodes()]
+    after = [(id(node), node.key, list(node.pages)) for node in cache.nodes()], list(cache.unlocked())
+    assert before == after
 
 
 def test_locking_half_a_node_leaves_the_other_half_evictable() -> None:
@@ -179,23 +186,50 @@ def test_an_empty_namespace_leaves_nothing_behind() -> None:
     assert list(cache.nodes()) == []
 
 
-def test_an_eviction_looks_at_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def lines_to_evict(leaves: int, count: int) -> int:
+    """How many lines of Python run to evict `count` pages from a tree of so many one-page leaves."""
+    pool = FakePool(leaves, 1)
+    cache = RadixCache(pool)
+    for number in range(leaves):
+        put(cache, pool, [number])
+    lines = 0
+
+    def trace(_frame: FrameType, event: str, _argument: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        cache.evict(count)
+    finally:
+        sys.settrace(before)
+    assert pool.stats().pages_free == count
+    return lines
+
+
+def test_the_work_of_an_eviction_does_not_grow_with_the_number_of_leaves() -> None:
+    assert lines_to_evict(20, 10) == lines_to_evict(3000, 10)
+
+
+def test_an_eviction_reads_no_more_of_the_order_than_it_evicts(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = FakePool(3000, 1)
     cache = RadixCache(pool)
     for number in range(3000):
         put(cache, pool, [number])
-    pops = 0
-    original = heapq.heappop
+    reads = 0
 
-    def counted(heap: list[tuple[int, int, object]]) -> tuple[int, int, object]:
-        nonlocal pops
-        pops += 1
-        return original(heap)
+    class Counted(OrderedDict[Node, None]):
+        def __iter__(self) -> Iterator[Node]:
+            nonlocal reads
+            for node in super().__iter__():
+                reads += 1
+                yield node
 
-    monkeypatch.setattr(heapq, "heappop", counted)
-    for _ in range(100):
-        cache.evict(1)
-    assert pops == 100
+    monkeypatch.setattr(cache, "_unlocked", Counted(cache._unlocked))
+    assert cache.evict(100) == 100
+    assert reads == 100
 
 
 @pytest.mark.parametrize("page_size", [1, 2, 3])

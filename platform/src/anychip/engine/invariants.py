@@ -77,12 +77,15 @@ def _pages(tables: KVTables, running: list[Sequence]) -> Iterator[str]:
 def _tree(cache: RadixCache, page_size: int, running: list[Sequence]) -> Iterator[str]:
     locks = _expected_locks(running)
     evictable = protected = 0
+    place = {id(node): number for number, node in enumerate(cache.unlocked())}
     for node in cache.nodes():
         yield from _node(node, page_size * TOKEN_BYTES)
         if node.locks != locks[id(node)]:
             yield f"a node of {len(node.pages)} pages has {node.locks} locks, expected {locks[id(node)]}"
-        if (node.ticket != 0) != node.is_evictable:
-            yield f"a node of {len(node.pages)} pages is {'' if node.ticket else 'not '}queued for eviction"
+        if (id(node) in place) != (node.locks == 0 and bool(node.pages)):
+            yield f"a node of {len(node.pages)} pages and {node.locks} locks is wrongly in or out of the eviction order"
+        elif any(place.get(id(child), -1) > place[id(node)] for child in node.children.values() if id(node) in place):
+            yield f"a node of {len(node.pages)} pages would be evicted before a child of its own"
         if node.locks:
             protected += len(node.pages)
         else:

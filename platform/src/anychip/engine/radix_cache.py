@@ -2,14 +2,18 @@
 
 The tree holds one pool reference to each page in it. A lock on a node keeps it and all its ancestors from eviction.
 Keys are bytes (TOKEN_BYTES per token), so that comparing 8,000 tokens is one memcmp.
+
+Eviction. All unlocked nodes are kept in one order, the least recently used first. Whoever uses a node uses its
+ancestors after it, and a locked node's ancestors are locked, so the first of the order is always a leaf: evicting it
+looks at no other node, however many there are.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from anychip.engine.eviction import EvictionQueue
 from anychip.engine.sequence import TOKEN_BYTES
 from anychip_sdk.kv import KVPool
 
@@ -17,7 +21,7 @@ from anychip_sdk.kv import KVPool
 class Node:
     """A run of whole pages below a parent. `pages` is empty in a namespace's root only."""
 
-    __slots__ = ("children", "key", "last_used", "locks", "namespace", "pages", "parent", "ticket")
+    __slots__ = ("children", "key", "locks", "namespace", "pages", "parent")
 
     def __init__(self, namespace: str, parent: Node | None, key: bytes, pages: list[int]) -> None:
         self.namespace = namespace
@@ -26,12 +30,6 @@ class Node:
         self.pages = pages
         self.children: dict[bytes, Node] = {}  # by the first page of the child's key
         self.locks = 0  # of this node and all below
-        self.last_used = 0
-        self.ticket = 0  # the entry in the eviction queue that is valid; 0: none
-
-    @property
-    def is_evictable(self) -> bool:
-        return self.locks == 0 and not self.children and bool(self.pages)
 
 
 class Match(NamedTuple):
@@ -55,8 +53,7 @@ class RadixCache:
         self._pool = pool
         self._page_bytes = pool.layout.page_size * TOKEN_BYTES
         self._roots: dict[str, Node] = {}
-        self._queue = EvictionQueue()
-        self._tick = 0
+        self._unlocked: OrderedDict[Node, None] = OrderedDict()  # the next to be evicted first; no roots
         self.version = 0  #: grows when a match could have become longer
         self.pages_evictable = 0
         self.pages_protected = 0
@@ -89,24 +86,20 @@ class RadixCache:
         return node, self._path_pages(node)
 
     def lock_node(self, node: Node) -> None:
-        self._tick += 1
-        self._queue.remove(node)
         for step in _path(node):
             if step.locks == 0:
                 self.pages_evictable -= len(step.pages)
                 self.pages_protected += len(step.pages)
+                self._unlocked.pop(step, None)  # absent: a root, or split off just now
             step.locks += 1
-            step.last_used = self._tick
 
     def unlock(self, node: Node) -> None:
-        self._tick += 1
         for step in _path(node):
             step.locks -= 1
             if step.locks == 0:
                 self.pages_evictable += len(step.pages)
                 self.pages_protected -= len(step.pages)
-            step.last_used = self._tick
-        self._requeue(node)
+        self._touch(node)
 
     def insert(self, namespace: str, key: bytes | bytearray, pages: list[int], held: Node | None = None) -> Inserted:
         """Put a run of whole pages in the tree, which retains those that it lacked.
@@ -118,7 +111,6 @@ class RadixCache:
         if node is None:
             node = self._roots[namespace] = Node(namespace, None, b"", [])
         match = self.match(namespace, key, len(pages))
-        self._tick += 1
         if match.node is not None:
             node = match.node
             if match.node_pages < len(node.pages):
@@ -132,21 +124,19 @@ class RadixCache:
 
     def evict(self, count: int) -> int:
         """Give up to `count` unlocked pages back to the pool, the ends of the least recently used runs first."""
-        left = count
-        while left > 0 and (node := self._queue.pop()) is not None:
-            taken = min(left, len(node.pages))
-            keep = len(node.pages) - taken
-            self._pool.free(node.pages[keep:])
-            del node.pages[keep:]
-            node.key = node.key[: keep * self._page_bytes] if keep else node.key
+        freed: list[int] = []
+        while len(freed) < count and (node := next(iter(self._unlocked), None)) is not None:
+            keep = max(0, len(node.pages) - (count - len(freed)))
+            freed += node.pages[keep:]
             if keep:
-                self._queue.push(node)
+                del node.pages[keep:]
+                node.key = node.key[: keep * self._page_bytes]
             else:
                 self._detach(node)
-            left -= taken
-        self.pages_evictable -= count - left
-        self.pages_evicted += count - left
-        return count - left
+        self._pool.free(freed)
+        self.pages_evictable -= len(freed)
+        self.pages_evicted += len(freed)
+        return len(freed)
 
     def unlocked_pages(self, match: Match) -> int:
         """How many of the match's pages count as evictable now, and will not once it is locked."""
@@ -167,8 +157,9 @@ class RadixCache:
             yield node
             stack.extend(node.children.values())
 
-    def is_queued(self, node: Node) -> bool:
-        return node.ticket != 0
+    def unlocked(self) -> Iterator[Node]:
+        """The nodes that may be evicted, in that order."""
+        return iter(self._unlocked)
 
     def _common_pages(self, run: bytes, key: bytes | bytearray, start: int, end: int) -> int:
         """Whole pages that `run` and `key[start:end]` have in common, less than all of the run."""
@@ -191,7 +182,6 @@ class RadixCache:
             node.pages.extend(pages)
             target = node
         else:
-            self._queue.remove(node)
             target = Node(node.namespace, node, tail, list(pages))
             node.children[tail[: self._page_bytes]] = target
         if target.locks:
@@ -204,7 +194,7 @@ class RadixCache:
         """Put a new node with the first `count` pages above; the old one keeps its end, which its locks mean."""
         cut = count * self._page_bytes
         upper = Node(node.namespace, node.parent, node.key[:cut], node.pages[:count])
-        upper.locks, upper.last_used = node.locks, node.last_used
+        upper.locks = node.locks
         assert node.parent is not None  # only roots have none, and they have no pages to split
         node.parent.children[node.key[: self._page_bytes]] = upper
         node.parent, node.key = upper, node.key[cut:]
@@ -215,21 +205,18 @@ class RadixCache:
     def _detach(self, node: Node) -> None:
         parent = node.parent
         assert parent is not None
+        del self._unlocked[node]
         del parent.children[node.key[: self._page_bytes]]
         node.parent = None
         if parent.parent is None and not parent.children:
             del self._roots[parent.namespace]
-        else:
-            self._requeue(parent)
 
     def _touch(self, node: Node) -> None:
+        """Make the node and its ancestors the last to be evicted, itself before its parent."""
         for step in _path(node):
-            step.last_used = self._tick
-        self._requeue(node)
-
-    def _requeue(self, node: Node) -> None:
-        if node.is_evictable:
-            self._queue.push(node)
+            if step.locks == 0 and step.pages:
+                self._unlocked[step] = None
+                self._unlocked.move_to_end(step)
 
     def _path_pages(self, node: Node) -> list[int]:
         runs = [step.pages for step in _path(node)]
