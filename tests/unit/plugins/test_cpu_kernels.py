@@ -1,5 +1,7 @@
 """Every CPU kernel against the float64 reference, over dtypes and shapes. Knows the SDK's test kit."""
 
+import threading
+
 import pytest
 import torch
 
@@ -185,6 +187,25 @@ def test_gathered_attention_stays_close_however_a_prompt_is_cut(chunk, dtype, to
         torch.testing.assert_close(got, whole[start:stop], rtol=tolerance, atol=tolerance)
 
 
+def test_threads_gather_into_memory_of_their_own():
+    kernel = KERNELS["paged_attention-gathered_flash"].function
+    steps = [random_case("paged_attention", torch.float32, seed, context_max=300, pages=400) for seed in range(2)]
+    alone = [kernel(*step) for step in steps]
+    wrong = []
+    start = threading.Barrier(len(steps), timeout=60)
+
+    def work(step, expected):
+        start.wait()
+        wrong.extend(1 for _ in range(200) if not torch.equal(kernel(*step), expected))
+
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(steps, alone, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
 def test_decode_rows_are_grouped_by_length():
     assert bucketed([]) == []
     assert bucketed([100, 90, 10]) == [[0, 1, 2]]  # short rows are padded: another call costs more
@@ -212,6 +233,12 @@ def test_weights_are_packed_for_the_ops_that_ask_and_vectors_are_left():
     assert packed.prepare("weight", weight, "embedding") is None
     assert packed.prepare("bias", weight[0], "linear") is None
     assert packed.prepare("weight", weight.double(), "linear") is None
+
+
+def test_weights_are_left_where_the_processor_has_no_packed_product(monkeypatch):
+    monkeypatch.setattr(packed, "usable_dtypes", lambda: (torch.float32,))
+    assert packed.prepare("weight", torch.randn(32, 16), "linear") is not None
+    assert packed.prepare("weight", torch.randn(32, 16).half(), "linear") is None
 
 
 @pytest.mark.parametrize(

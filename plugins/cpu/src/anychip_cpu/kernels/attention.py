@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -61,15 +63,30 @@ def _is_readable(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor) 
     )
 
 
-class PagedAttention:
-    """Keys are gathered for torch's flash kernel. It keeps the memory that it gathers into.
-
-    That memory is kept from call to call: fresh pages from the operating system for each layer cost more than the
-    gathering itself.
-    """
+class _Scratch(threading.local):
+    """Memory that is kept from call to call, for each thread its own."""
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[str, torch.dtype], torch.Tensor] = {}
+
+    def take(self, name: str, elements: int, dtype: torch.dtype) -> torch.Tensor:
+        """The thread's buffer of that name; what it held is lost."""
+        found = self._buffers.get((name, dtype))
+        if found is None or found.numel() < elements:
+            with torch.inference_mode(False):  # an inference tensor could not be written outside that mode later
+                found = torch.empty(elements + elements // 4, dtype=dtype)
+            self._buffers[name, dtype] = found
+        return found[:elements]
+
+
+class PagedAttention:
+    """Keys are gathered for torch's flash kernel. It keeps the memory that it gathers into.
+
+    Fresh pages from the operating system for each layer would cost more than the gathering itself.
+    """
+
+    def __init__(self) -> None:
+        self._scratch = _Scratch()
 
     def __call__(
         self,
@@ -126,17 +143,9 @@ class PagedAttention:
         if keys.slots is None:
             return by_slot[keys.first : keys.first + keys.tokens]
         width = by_slot[0].numel()
-        buffer = self._buffer(name, keys.tokens * width, cache.dtype).view(keys.tokens, width)
+        buffer = self._scratch.take(name, keys.tokens * width, cache.dtype).view(keys.tokens, width)
         torch.index_select(by_slot.view(-1, width), 0, keys.slots, out=buffer)
         return buffer.view(keys.tokens, *cache.shape[2:])
-
-    def _buffer(self, name: str, elements: int, dtype: torch.dtype) -> torch.Tensor:
-        found = self._buffers.get((name, dtype))
-        if found is None or found.numel() < elements:
-            with torch.inference_mode(False):  # an inference tensor could not be written outside that mode later
-                found = torch.empty(elements + elements // 4, dtype=dtype)
-            self._buffers[name, dtype] = found
-        return found[:elements]
 
 
 def _plan(batch: AttentionBatch, window: int | None, dtype: torch.dtype) -> StepPlan:

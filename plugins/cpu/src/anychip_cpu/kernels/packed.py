@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -63,7 +64,7 @@ def prepare(name: str, tensor: torch.Tensor, op: str) -> PreparedWeight | None:
 
     A gated MLP's first matrix is split if its name tells it from the second; whole, it works too, a little slower.
     """
-    if op not in OPS or tensor.dim() != 2 or tensor.dtype not in CANDIDATES:
+    if op not in OPS or tensor.dim() != 2 or tensor.dtype not in usable_dtypes():
         return None
     if op == "ffn" and _is_gate_up(name):
         halves = GateUp(*(pack(half) for half in tensor.chunk(2, dim=0)))
@@ -78,6 +79,7 @@ def _is_gate_up(name: str) -> bool:
     return any("gate" in part for part in own) and not any("down" in part for part in own)
 
 
+@lru_cache(maxsize=1)
 def usable_dtypes() -> tuple[torch.dtype, ...]:
     """The dtypes for which this torch has the operators and they give the right numbers."""
     return tuple(dtype for dtype in CANDIDATES if _works(dtype))
