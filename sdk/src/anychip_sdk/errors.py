@@ -22,6 +22,7 @@ AnychipError                    exit 1
 ├── RequestInvalid              HTTP 4xx a request is wrong; names the parameter
 ├── QueueFull                   HTTP 429
 ├── EngineDead                  HTTP 503
+├── DeviceLost                  internal: the worker is started again
 └── KVPoolExhausted             internal: the scheduler evicts or retracts
 """
 
@@ -161,6 +162,10 @@ class EngineDead(AnychipError):
     pass
 
 
+class DeviceLost(AnychipError):
+    """A kernel failed and this process can't use the device any more; a new process can."""
+
+
 class KVPoolExhausted(AnychipError):
     """The pool has fewer free pages than asked for; nothing was allocated."""
 
@@ -178,6 +183,7 @@ __all__ = [
     "CheckpointInvalid",
     "ConformanceFailed",
     "DeviceAbsent",
+    "DeviceLost",
     "EngineDead",
     "FusionRefused",
     "Inconclusive",

@@ -8,7 +8,7 @@ import zmq
 from anychip.engine import messages
 from anychip.engine.request import GenerateRequest, SamplingParams
 from anychip.engine.worker import Worker, load_factory
-from anychip_sdk.errors import UsageError
+from anychip_sdk.errors import DeviceLost, UsageError
 from support.stub_core import StubCore
 
 
@@ -113,6 +113,23 @@ def test_steps_that_keep_failing_end_the_worker():
                 pair.next()
         pair.thread.join(5)
         assert isinstance(pair.error, ValueError)
+
+
+def test_a_lost_device_fails_the_requests_and_ends_the_worker_at_once():
+    core = StubCore([[65]])
+
+    def lose():
+        raise DeviceLost("a kernel failed; the last op queued was rms_norm")
+
+    core.step = lose
+    with Pair(core) as pair:
+        pair.send(messages.Submit(request([1])))
+        pair.next()
+        (failed,) = pair.next().events
+        assert failed.finish_reason == "error"
+        assert failed.error == "a kernel failed; the last op queued was rms_norm"
+        pair.thread.join(5)
+        assert isinstance(pair.error, DeviceLost)
 
 
 def test_the_cache_is_flushed_on_demand():

@@ -26,7 +26,7 @@ import zmq
 from anychip.engine import messages
 from anychip.engine.logs import configure_logs
 from anychip.engine.request import GenerateRequest, TokenEvent
-from anychip_sdk.errors import AnychipError, QueueFull, RequestInvalid, UsageError
+from anychip_sdk.errors import AnychipError, DeviceLost, QueueFull, RequestInvalid, UsageError
 
 PR_SET_PDEATHSIG = 1
 #: Steps may fail so often in a row, each failing the requests it held, before the worker gives up.
@@ -95,6 +95,9 @@ class Worker:
         try:
             events = core.step()
             self._failures = 0
+        except DeviceLost as error:
+            self._send_events(core.fail_all(str(error)))
+            raise
         except Exception as error:
             self._failures += 1
             if self._failures >= MAX_FAILURES_IN_A_ROW:
