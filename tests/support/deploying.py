@@ -26,7 +26,7 @@ class Recorder:
         return
 
 
-def fake_launch(*modes, plan=None):
+def fake_launch(*modes, plan=None, emulated=False):
     """Launches the fake service; the n-th start takes the n-th mode, the last one all further starts."""
     started = []
 
@@ -35,7 +35,7 @@ def fake_launch(*modes, plan=None):
         started.append(mode)
         return [sys.executable, str(FAKE), str(revision), mode]
 
-    return Launch(command=command, plan=plan or (lambda loaded: Planned("fake", "the plan")), poll_s=0.01)
+    return Launch(command=command, plan=plan or (lambda loaded: Planned("fake", "the plan", emulated)), poll_s=0.01)
 
 
 def free_port():

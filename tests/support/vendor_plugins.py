@@ -4,6 +4,15 @@ from pathlib import Path
 
 EXAMPLE = Path(__file__).parent / "vendor_example" / "acme_chip.py"
 
+EMULATOR = """
+
+@hookimpl
+def anychip_emulator():
+    import acme_emulator
+
+    return acme_emulator
+"""
+
 
 def install(
     target: Path,
@@ -23,6 +32,18 @@ def install(
     (info / "entry_points.txt").write_text(f"[anychip.backends]\n{name} = {module}\n")
     (info / "RECORD").write_text("")
     return target
+
+
+def install_with_emulator(target: Path) -> Path:
+    """The vendor example without its chip, and the emulator that it offers: the example as it is."""
+    install(target, absent() + EMULATOR)
+    (target / "acme_emulator.py").write_text(example())
+    return target
+
+
+def absent() -> str:
+    """The vendor example on a machine without its chip."""
+    return changed("    return [DeviceInfo(", "    return [] and [DeviceInfo(")
 
 
 def example() -> str:

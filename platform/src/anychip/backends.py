@@ -97,10 +97,7 @@ def load(name: str, *, emulate: bool = False) -> Backend:
         BackendIncompatible: its API or torch range does not fit.
         PreconditionFailed: an emulator is asked for and it has none.
     """
-    known = {one.name: one for one in installed()}
-    if name not in known:
-        raise _not_found(name, tuple(known))
-    return _load(known[name], emulate=emulate)
+    return _load(_named(name), emulate=emulate)
 
 
 def load_shared_object(path: str, *, emulate: bool = False) -> Backend:
@@ -118,6 +115,17 @@ def load_shared_object(path: str, *, emulate: bool = False) -> Backend:
 def probe_all() -> tuple[Probed, ...]:
     """Load and probe every installed backend; a broken one is reported, never raised."""
     return tuple(_probe(one) for one in installed())
+
+
+def probe_emulator(name: str) -> Probed:
+    """Load one backend's emulator and probe it.
+
+    Raises:
+        PreconditionFailed: the family that `load` raises, and no emulator.
+    """
+    one = _named(name)
+    backend = _load(one, emulate=True)
+    return Probed(one, backend, backend.probe(), None)
 
 
 def choose(name: str, plugin_path: str | None = None, *, emulate: bool = False) -> Choice:
@@ -186,6 +194,13 @@ def _allow_list(environ: Mapping[str, str], found: Sequence[InstalledBackend]) -
         message = f"{ALLOW_VARIABLE} names {', '.join(missing)}; installed: {available}"
         raise BackendNotFound(message, hint=f"correct or unset {ALLOW_VARIABLE}")
     return frozenset(word if word in names else _canonical(word) for word in wanted)
+
+
+def _named(name: str) -> InstalledBackend:
+    known = {one.name: one for one in installed()}
+    if name not in known:
+        raise _not_found(name, tuple(known))
+    return known[name]
 
 
 def _not_found(name: str, names: Sequence[str]) -> BackendNotFound:
@@ -270,4 +285,5 @@ __all__ = [
     "load",
     "load_shared_object",
     "probe_all",
+    "probe_emulator",
 ]

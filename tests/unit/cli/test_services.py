@@ -103,6 +103,7 @@ def test_apply_tells_json_on_stdout_alone(tmp_path, store, fake, capsys):
         "url": f"http://127.0.0.1:{state.port}",
         "model": "tiny",
         "backend": "fake",
+        "emulated": False,
         "pid": state.process.pid,
         "log_path": str(store.files("svc").log),
     }

@@ -69,6 +69,13 @@ def test_server_info_shows_the_plan_and_the_engines_numbers_but_no_key():
     assert "secret" not in repr(asker.service.settings)
 
 
+@pytest.mark.parametrize("emulated", [False, True])
+def test_an_emulated_device_is_told_by_server_info_and_metrics(emulated):
+    asker = Asker(emulated=emulated)
+    assert asker.ask("GET", "/server_info").json()["emulated"] is emulated
+    assert metric(asker, "anychip:emulated") == emulated
+
+
 @pytest.mark.parametrize(
     ("header", "status"),
     [(None, 401), ("Bearer wrong", 401), ("Basic secret", 401), ("Bearer secret", 200), ("bearer secret", 200)],

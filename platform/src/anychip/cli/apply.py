@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anychip.cli.output import Output, OutputOption, SetOption, emit, emit_raw, fail, progress_console
+from anychip.cli.output import (
+    EmulateOption,
+    Output,
+    OutputOption,
+    SetOption,
+    assignments,
+    emit,
+    emit_raw,
+    fail,
+    progress_console,
+)
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -27,6 +37,7 @@ def apply(
         Path | None,
         typer.Option("--plugin-path", metavar="FILE", help="Run on this shared object: backend {name: native}."),
     ] = None,
+    emulate: EmulateOption = False,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay attached: show the log, and end the service with Ctrl-C.")
     ] = False,
@@ -50,7 +61,8 @@ def apply(
         sets = ["backend.name=native", f"backend.plugin_path={json.dumps(str(plugin_path.absolute()))}", *(sets or ())]
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        applied = run(recipe, ApplyOptions(tuple(sets or ()), timeout_s, foreground), store=store, reporter=reporter)
+        options = ApplyOptions(assignments(sets, emulate=emulate), timeout_s, foreground)
+        applied = run(recipe, options, store=store, reporter=reporter)
     finally:
         reporter.done()
     if applied.started is not None:
@@ -119,18 +131,20 @@ def as_json(applied: Applied) -> dict[str, object]:
         "url": applied.url,
         "model": state.model,
         "backend": state.backend,
+        "emulated": state.emulated,
         "pid": state.process.pid if state.process else None,
         "log_path": str(applied.log_path),
     }
 
 
 def as_text(applied: Applied) -> str:
-    name = applied.state.name
+    state, name = applied.state, applied.state.name
+    emulated = f", {state.backend} EMULATED" if state.emulated else ""
     if applied.action == "unchanged":
-        return f"no changes: '{name}' serves {applied.state.model} on {applied.url}"
+        return f"no changes: '{name}' serves {state.model} on {applied.url}{emulated}"
     end = "Ctrl-C" if applied.started is not None else f"platform down {name}"
     lines = (
-        f"'{name}' serves {applied.state.model} on {applied.url} (revision {applied.state.revision})",
+        f"'{name}' serves {state.model} on {applied.url} (revision {state.revision}{emulated})",
         f"  try    {applied.curl}",
         f"  chat   platform chat {name}",
         f"  log    {applied.log_path}",

@@ -41,7 +41,8 @@ def chat(
         if message is not None:
             conversation.say(message)
         else:
-            fail(f"{state.model} on {client.url}. {_HELP}")
+            emulated = f", {state.backend} EMULATED" if state.emulated else ""
+            fail(f"{state.model} on {client.url}{emulated}. {_HELP}")
             _talk(conversation, _reader())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
@@ -11,17 +11,21 @@ from anychip.cli.output import Output, OutputOption, emit, table
 
 if TYPE_CHECKING:
     from anychip.backends import Probed
-    from anychip_sdk.device import DeviceInfo
 
 _HEADERS = ("BACKEND", "DEVICE", "PRODUCT", "MEMORY", "FREE", "VERSIONS", "ATTRIBUTES")
 
 
-def devices(output: OutputOption = Output.text) -> None:
+def devices(
+    emulate: Annotated[
+        str | None, typer.Option("--emulate", metavar="BACKEND", help="Show the devices of this backend's emulator.")
+    ] = None,
+    output: OutputOption = Output.text,
+) -> None:
     """Probe every installed backend; one that is broken is listed with its reason."""
-    from anychip.backends import probe_all
+    from anychip.backends import probe_all, probe_emulator
 
-    probed = probe_all()
-    found = [{"backend": one.installed.name, **_device_json(device)} for one in probed for device in one.devices]
+    probed = probe_all() if emulate is None else (probe_emulator(emulate),)
+    found = [row for one in probed for row in _devices_json(one)]
     without = [_without_json(one) for one in probed if not one.devices]
     emit({"devices": found, "without": without}, output, text=_text(probed))
 
@@ -38,15 +42,24 @@ def _without_json(one: Probed) -> dict[str, object]:
     return {"backend": one.installed.name, "broken": one.error is not None, "reason": reason(one)}
 
 
-def _device_json(device: DeviceInfo) -> dict[str, object]:
-    return {
-        "name": device.name,
-        "product": device.product,
-        "memory_bytes_total": device.memory_bytes_total,
-        "memory_bytes_free": device.memory_bytes_free,
-        "versions": dict(device.versions),
-        "attributes": dict(device.attributes),
-    }
+def _devices_json(one: Probed) -> list[dict[str, object]]:
+    return [
+        {
+            "backend": one.installed.name,
+            "emulated": _is_emulated(one),
+            "name": device.name,
+            "product": device.product,
+            "memory_bytes_total": device.memory_bytes_total,
+            "memory_bytes_free": device.memory_bytes_free,
+            "versions": dict(device.versions),
+            "attributes": dict(device.attributes),
+        }
+        for device in one.devices
+    ]
+
+
+def _is_emulated(one: Probed) -> bool:
+    return one.backend is not None and one.backend.emulated
 
 
 def _text(probed: tuple[Probed, ...]) -> RenderableType:
@@ -54,7 +67,7 @@ def _text(probed: tuple[Probed, ...]) -> RenderableType:
 
     rows = [
         (
-            one.installed.name,
+            one.installed.name + (" EMULATED" if _is_emulated(one) else ""),
             device.name,
             device.product,
             _gib(device.memory_bytes_total),

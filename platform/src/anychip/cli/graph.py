@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anychip.cli.output import SetOption, emit_raw
+from anychip.cli.output import EmulateOption, SetOption, assignments, emit_raw
 
 if TYPE_CHECKING:
     from anychip.plan.make import Prepared
@@ -27,12 +27,13 @@ def graph(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="The recipe's file.")],
     after: Annotated[Step, typer.Option("--after", help="The step whose result is shown.")] = Step.fold,
     sets: SetOption = None,
+    emulate: EmulateOption = False,
 ) -> None:
     """Show the model's graph after a step: trace, expand, replace, fold, or the Python of codegen."""
     from anychip.plan.make import prepare
     from anychip.recipe import load
 
-    prepared = prepare(load(recipe, sets=tuple(sets or ())).recipe)
+    prepared = prepare(load(recipe, sets=assignments(sets, emulate=emulate)).recipe)
     try:
         emit_raw(_text(prepared, after))
     finally:

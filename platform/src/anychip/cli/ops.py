@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anychip.cli.output import Output, OutputOption, SetOption, emit, table
+from anychip.cli.output import EmulateOption, Output, OutputOption, SetOption, assignments, emit, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,18 +22,27 @@ def ops(
     ] = None,
     unfused: Annotated[bool, typer.Option("--unfused", help="The ops of the model before any fusion.")] = False,
     sets: SetOption = None,
+    emulate: EmulateOption = False,
     output: OutputOption = Output.text,
 ) -> None:
     """Show which ops a model needs on a backend, how often, from whom, and which fall back."""
+    from rich.console import Group
+
     from anychip.plan.explain import op_json
     from anychip.plan.make import make_plan
+    from anychip.plan.plan import EMULATED
     from anychip.recipe import load
 
-    assignments = [*(sets or ()), *(["fusion.policies=[]"] if unfused else [])]
-    plan = make_plan(load(recipe, sets=tuple(assignments)).recipe)
+    sets = [*(sets or ()), *(["fusion.policies=[]"] if unfused else [])]
+    plan = make_plan(load(recipe, sets=assignments(sets, emulate=emulate)).recipe)
     rows = plan.ops if why is None else _rows_of(why, plan.ops)
-    value = {"backend": plan.backend.name, "ops": [op_json(row) for row in rows]}
-    emit(value, output, text="\n".join(map(_explained, rows)) if why is not None else _table(rows))
+    value = {
+        "backend": plan.backend.name,
+        "emulated": plan.backend.emulated,
+        "ops": [op_json(row) for row in rows],
+    }
+    text = "\n".join(map(_explained, rows)) if why is not None else _table(rows)
+    emit(value, output, text=Group(f"{plan.backend.name}, {EMULATED}", text) if plan.backend.emulated else text)
 
 
 def _rows_of(name: str, rows: tuple[OpRow, ...]) -> tuple[OpRow, ...]:

@@ -28,6 +28,15 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the recipe, e.g. server.port=8001; repeatable."),
 ]
+EmulateOption = Annotated[
+    bool,
+    typer.Option("--emulate", help="On the backend's emulator, without its chip: --set backend.emulate=true."),
+]
+
+
+def assignments(sets: Sequence[str] | None, *, emulate: bool = False) -> tuple[str, ...]:
+    """What the options of a command line set in a recipe."""
+    return (*(sets or ()), *(("backend.emulate=true",) if emulate else ()))
 
 
 def emit(value: Mapping[str, object], output: Output, text: RenderableType | None = None) -> None:
@@ -86,9 +95,11 @@ def _console(stream: IO[str]) -> Console:
 
 __all__ = [
     "SCHEMA_VERSION",
+    "EmulateOption",
     "Output",
     "OutputOption",
     "SetOption",
+    "assignments",
     "emit",
     "emit_raw",
     "fail",

@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
-from anychip.cli.output import Output, OutputOption, SetOption, emit
+from anychip.cli.output import EmulateOption, Output, OutputOption, SetOption, assignments, emit
 
 
 def plan(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="The recipe's file.")],
     sets: SetOption = None,
+    emulate: EmulateOption = False,
     output: OutputOption = Output.text,
 ) -> None:
     """Show what a recipe would become on this machine, and why; reads no weights. Exit code 4: something is missing."""
@@ -19,7 +20,7 @@ def plan(
     from anychip.plan.make import make_plan
     from anychip.recipe import load
 
-    made = make_plan(load(recipe, sets=tuple(sets or ())).recipe)
+    made = make_plan(load(recipe, sets=assignments(sets, emulate=emulate)).recipe)
     emit(as_json(made), output, text=as_text(made))
 
 

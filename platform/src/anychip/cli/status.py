@@ -46,7 +46,7 @@ def _row(one: ServiceStatus) -> tuple[str, ...]:
         duration(one.uptime_s),
         one.url or "-",
         one.model or "-",
-        one.backend or "-",
+        f"{one.backend or '-'}{' EMULATED' if one.emulated else ''}",
         _number(one.requests_running),
         _number(one.requests_waiting),
         "-" if one.kv_use is None else f"{one.kv_use:.0%}",

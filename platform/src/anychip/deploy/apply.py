@@ -14,7 +14,7 @@ import msgspec
 from anychip.deploy import launch as launching
 from anychip.deploy import supervisor
 from anychip.deploy.client import ServiceClient, endpoint
-from anychip.deploy.launch import Awaited, Launch, Limits, Reporter
+from anychip.deploy.launch import Awaited, Launch, Limits, Planned, Reporter
 from anychip.deploy.ports import require_free
 from anychip.deploy.secrets import read_secret, shell_reference
 from anychip.deploy.services import service_on
@@ -92,7 +92,6 @@ class _Apply:
         self._name = loaded.recipe.name
         self._digest = recipe_digest(loaded)
         self._files = store.files(self._name)
-        self._backend = loaded.recipe.backend.name
 
     def run(self) -> Applied:
         before = self._store.read(self._name)
@@ -102,15 +101,14 @@ class _Apply:
         port = self._port(before if runs else None)
         read_secret(self._loaded.recipe.server.api_key, "server.api_key")
         planned = self._launch.plan(self._loaded)
-        self._backend = planned.backend
         self._reporter.say(planned.summary)
         revision = self._revision(port)
         if before is None or not runs:
-            return self._bring_up(revision, "started")
+            return self._bring_up(revision, planned, "started")
         self._reporter.say(f"stopping revision {before.revision} of '{self._name}'")
         supervisor.stop(before.process)
         try:
-            return self._bring_up(revision, "replaced")
+            return self._bring_up(revision, planned, "replaced")
         except KeyboardInterrupt:
             self._bring_back(before, Limits.within(0))
             raise
@@ -155,12 +153,12 @@ class _Apply:
             recipe=resolved,
         )
 
-    def _bring_up(self, revision: Revision, action: Action) -> Applied:
+    def _bring_up(self, revision: Revision, planned: Planned, action: Action) -> Applied:
         self._store.add_revision(revision)
         self._reporter.say(f"starting revision {revision.revision} of '{self._name}'")
         started, awaited = self._start(revision)
         recipe = launching.recipe_of(revision)
-        state = self._record(revision, recipe, started)
+        state = self._record(revision, recipe, started, planned)
         try:
             model = self._await(awaited, recipe, Limits.within(self._options.timeout_s))
         except BaseException:  # Ctrl-C as well: nothing that isn't ready stays
@@ -183,7 +181,9 @@ class _Apply:
         with ServiceClient(recipe.server.host, recipe.server.port, key) as client:
             return awaited.ready(client, limits, self._reporter)
 
-    def _record(self, revision: Revision, recipe: Recipe, started: Started) -> ServiceState:
+    def _record(
+        self, revision: Revision, recipe: Recipe, started: Started, runs_on: Planned | ServiceState
+    ) -> ServiceState:
         return self._store.write(
             ServiceState(
                 name=self._name,
@@ -195,7 +195,8 @@ class _Apply:
                 digest=revision.digest,
                 recipe_path=revision.recipe_path,
                 model=recipe.server.served_name or recipe.model.source,
-                backend=self._backend,
+                backend=runs_on.backend,
+                emulated=runs_on.emulated,
                 started_at=time.time(),
             )
         )
@@ -206,7 +207,7 @@ class _Apply:
         revision = read_revision(self._files.revision(before.revision))
         started, awaited = self._start(revision)
         recipe = launching.recipe_of(revision)
-        state = self._record(revision, recipe, started)
+        state = self._record(revision, recipe, started, before)
         if limits.timeout_s > 0:
             try:
                 self._await(awaited, recipe, limits)

@@ -28,6 +28,7 @@ class Planned(NamedTuple):
 
     backend: str
     summary: str
+    emulated: bool = False
 
 
 class Reporter(Protocol):
@@ -57,7 +58,7 @@ def plan_recipe(loaded: LoadedRecipe) -> Planned:
     from anychip.plan.make import make_plan
 
     plan = make_plan(loaded.recipe)
-    return Planned(plan.backend.name, summarize(plan))
+    return Planned(plan.backend.name, summarize(plan), plan.backend.emulated)
 
 
 @dataclass(frozen=True)

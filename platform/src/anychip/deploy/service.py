@@ -95,6 +95,7 @@ def _settings(recipe: Recipe, plan: Plan, defaults: Mapping[str, float]) -> Serv
         namespace=namespace_of(model=str(plan.model.path), revision=recipe.model.revision or ""),
         sampling_defaults=defaults,
         plan=as_json(plan),
+        emulated=plan.backend.emulated,
         version=anychip.__version__,
         created_s=int(time.time()),
     )

@@ -37,6 +37,7 @@ class ServiceStatus:
     url: str = ""
     model: str = ""
     backend: str = ""
+    emulated: bool = False
     pid: int | None = None
     uptime_s: float | None = None
     requests_running: int | None = None
@@ -90,6 +91,7 @@ def status_of(store: Store, name: str) -> ServiceStatus:
         endpoint(state.host, state.port),
         state.model,
         state.backend,
+        state.emulated,
         recipe_path=state.recipe_path,
         log_path=str(files.log),
     )

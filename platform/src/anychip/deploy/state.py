@@ -51,6 +51,7 @@ class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     backend: str
     started_at: float
+    emulated: bool = False  #: on the backend's emulator
     serial: int = 0
     schema_version: int = SCHEMA_VERSION
 

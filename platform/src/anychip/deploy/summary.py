@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from anychip.plan.memory import gib
-from anychip.plan.plan import Plan
+from anychip.plan.plan import EMULATED, Plan
 from anychip_sdk.registry import dtype_name
 
 
 def summarize(plan: Plan) -> str:
     """Six lines and the warnings; `platform plan` tells everything."""
     model, backend, memory, scheduler = plan.model, plan.backend, plan.memory, plan.scheduler
-    emulated = ", EMULATED: results are real, speed is not" if backend.emulated else ""
+    emulated = f", {EMULATED}" if backend.emulated else ""
     applied = [f"{one.policy} x{one.applied}" for one in plan.fusions if one.applied]
     fallbacks = [row.op for row in plan.ops if row.is_fallback]
     running = scheduler.max_running_requests

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from anychip.plan.memory import as_mapping, gib
-from anychip.plan.plan import HeldCertificate, OpRow, Plan
+from anychip.plan.plan import EMULATED, HeldCertificate, OpRow, Plan
 from anychip_sdk.registry import dtype_name
 
 SCHEMA_VERSION = 1
@@ -111,7 +111,7 @@ def as_text(plan: Plan) -> str:
 
 def _head(plan: Plan) -> list[str]:
     device, model, config = plan.backend.device, plan.model, plan.model.config
-    emulated = "  EMULATED: results are real, speed is not" if plan.backend.emulated else ""
+    emulated = f"  {EMULATED}" if plan.backend.emulated else ""
     return [
         f"service    {plan.recipe.name}, served as {model.served_name}",
         f"model      {model.path} ({model.format}), {config.architecture}, {config.num_layers} layers",

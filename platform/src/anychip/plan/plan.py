@@ -19,6 +19,8 @@ from anychip_sdk.device import DeviceInfo
 from anychip_sdk.registry import Rejection, Resolution
 
 T = TypeVar("T")
+#: what everything says that runs on an emulator
+EMULATED = "EMULATED: results are real, speed is not"
 
 
 @dataclass(frozen=True)
@@ -136,4 +138,14 @@ class Plan:
     warnings: tuple[str, ...]
 
 
-__all__ = ["BackendPlan", "Decision", "HeldCertificate", "MemoryPlan", "ModelPlan", "OpRow", "Plan", "SchedulerPlan"]
+__all__ = [
+    "EMULATED",
+    "BackendPlan",
+    "Decision",
+    "HeldCertificate",
+    "MemoryPlan",
+    "ModelPlan",
+    "OpRow",
+    "Plan",
+    "SchedulerPlan",
+]

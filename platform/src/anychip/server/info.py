@@ -72,6 +72,7 @@ async def metrics(request: Request) -> Response:
             **await _engine_stats(service),
             "ready": float(service.state == "ready"),
             "restarts": float(service.engine.restarts),
+            "emulated": float(service.settings.emulated),
             "startup_time_seconds": service.engine.load_s,
         }
     )
@@ -88,6 +89,7 @@ async def server_info(request: Request) -> Response:
             "aliases": settings.aliases,
             "context_length": settings.context_length,
             "thinking": settings.thinking,
+            "emulated": settings.emulated,
             "state": service.state,
             "restarts": service.engine.restarts,
             "plan": settings.plan,

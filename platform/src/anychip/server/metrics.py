@@ -21,7 +21,7 @@ GAUGE_NAMES = {
     "retractions": "num_retracted_requests",
 }
 #: Shown from the start, also while the engine can't be asked.
-ALWAYS = ("num_running_reqs", "num_queue_reqs", "token_usage", "cache_hit_rate", "startup_time_seconds")
+ALWAYS = ("num_running_reqs", "num_queue_reqs", "token_usage", "cache_hit_rate", "startup_time_seconds", "emulated")
 SECONDS = (
     0.001,
     0.005,

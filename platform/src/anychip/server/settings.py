@@ -30,6 +30,7 @@ class ServerSettings:
     namespace: str = ""  #: of the prefix cache
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)  #: by request field, e.g. temperature
     plan: Mapping[str, object] = field(default_factory=dict)  #: shown by /server_info
+    emulated: bool = False  #: the device is an emulator
     version: str = ""
     created_s: int = 0  #: Unix time, shown by /v1/models
     max_body_bytes: int = 10 * 1024 * 1024
