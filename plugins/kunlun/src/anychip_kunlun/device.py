@@ -1,0 +1,199 @@
+"""An opened card: memory, copies, streams, errors that come late. Knows the stack's namespace; knows no op."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from anychip_kunlun.streams import KunlunStream, Queues
+from anychip_kunlun.vendor import VendorOps
+from anychip_sdk.device import Capabilities, Device, DeviceConfig, DeviceInfo, MemoryInfo, Stream
+from anychip_sdk.errors import DeviceAbsent, MemoryInsufficient
+
+#: the driver keeps a registration's size in 32 bits
+PINNED_MAX = 1 << 32
+
+log = logging.getLogger("anychip_kunlun")
+
+
+class KunlunDevice(Device):
+    """One card through torch.cuda's names, which the vendor's torch serves."""
+
+    def __init__(self, info: DeviceInfo, vendor: VendorOps, warnings: tuple[str, ...] = ()) -> None:
+        self._info = info
+        self._warnings = warnings
+        self._vendor = vendor
+        self._stack = vendor.stack
+        self._trail = vendor.trail
+        self._accelerator = self._stack.accelerator
+        self._index = int(info.name.partition(":")[2])
+        self._torch_device = torch.device(self._stack.device_type)
+        self._queues = Queues(self._accelerator, self._index)
+        self._streams: weakref.WeakSet[KunlunStream] = weakref.WeakSet()
+
+    @property
+    def torch_device(self) -> torch.device:
+        return self._torch_device
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._info.capabilities
+
+    def init(self, config: DeviceConfig) -> None:
+        """Make the card current, and prove that it computes before anything large is loaded."""
+        for warning in self._warnings:
+            log.warning("%s: %s", self._info.name, warning)
+        self._vendor.device_index = self._index
+        self._enter()
+        probe = self._stack.empty((1,), torch.float32, self._index, False)
+        probe.fill_(1.0).add_(1.0)
+        self._torch_device = probe.device
+        self.synchronize()
+        if probe.item() != 2.0:
+            message = f"device {self._info.name}: 1 + 1 is {probe.item()}"
+            raise DeviceAbsent(message, hint="the card or its driver is broken; see dmesg")
+
+    def close(self) -> None:
+        for stream in list(self._streams):
+            self.destroy_stream(stream)
+        self._enter()
+        self._accelerator.empty_cache()
+
+    def memory(self) -> MemoryInfo:
+        """What the driver has free, and what torch keeps in reserve for the next allocations."""
+        free, total = self._accelerator.mem_get_info(self._index)
+        reserve = self._accelerator.memory_reserved(self._index) - self._accelerator.memory_allocated(self._index)
+        return MemoryInfo(total, min(total, free + max(0, reserve)))
+
+    def alloc(self, nbytes: int, alignment: int = 64) -> torch.Tensor:
+        self._enter()
+        buffer = self._empty(nbytes)
+        offset = -buffer.data_ptr() % alignment
+        if offset:
+            buffer = self._empty(nbytes + alignment)
+            offset = -buffer.data_ptr() % alignment
+        return buffer[offset : offset + nbytes].zero_()
+
+    def copy(self, dst: torch.Tensor, src: torch.Tensor, stream: Stream | None = None) -> None:
+        """Queued as given; views that overlap go through a third tensor."""
+        self._trail.check()
+        if dst.shape != src.shape:
+            message = f"copy: {tuple(src.shape)} does not fit {tuple(dst.shape)}"
+            raise ValueError(message)
+        if _overlap(dst, src):
+            src = src.clone()
+        self._enter()
+        self._trail.last_op = "a copy"
+        raw = _raw(stream)
+        self._stack.copy(dst, src, raw)
+        if isinstance(stream, KunlunStream):
+            stream.hold(dst, src)
+
+    def delay(self, stream: Stream, seconds: float) -> None:
+        self._enter()
+        self._stack.delay(_raw(stream), seconds)
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A page-locked copy; a large one is registered in pieces."""
+        self._enter()
+        if tensor.nbytes <= PINNED_MAX:
+            return self._stack.empty(tensor.shape, tensor.dtype, self._index, True).copy_(tensor)
+        copy = tensor.clone(memory_format=torch.contiguous_format)
+        register_pinned(self._accelerator.cudart(), copy)
+        return copy
+
+    def synchronize(self) -> None:
+        self._trail.waiting(lambda: self._accelerator.synchronize(self._index))
+
+    def create_stream(self, priority: int = 0) -> Stream:
+        self._enter()
+        stream = KunlunStream(self._queues.take(priority), self._accelerator, self._trail)
+        self._streams.add(stream)
+        return stream
+
+    def destroy_stream(self, stream: Stream) -> None:
+        stream.synchronize()
+        if isinstance(stream, KunlunStream) and stream in self._streams:
+            self._streams.discard(stream)
+            self._queues.give(stream.raw)
+
+    def resolve(self, name: str) -> torch.device:
+        kind, _, index = name.partition(":")
+        if kind not in ("kunlun", "cuda") or (index or str(self._index)) != str(self._index):
+            message = (
+                f"backend 'kunlun': no device '{name}'; opened: {self._info.name}, which is cuda:{self._index} too"
+            )
+            raise DeviceAbsent(message)
+        return self._torch_device
+
+    def versions(self) -> Mapping[str, str]:
+        return self._info.versions
+
+    def _enter(self) -> None:
+        """The current device is the thread's own, and a new thread begins with device 0."""
+        self._accelerator.set_device(self._index)
+
+    def _empty(self, nbytes: int) -> torch.Tensor:
+        try:
+            return self._stack.empty((nbytes,), torch.uint8, self._index, False)
+        except self._accelerator.OutOfMemoryError as error:
+            free = self._accelerator.mem_get_info(self._index)[0]
+            reserve = self._accelerator.memory_reserved(self._index) - self._accelerator.memory_allocated(self._index)
+            message = (
+                f"device {self._info.name}: {nbytes} bytes wanted; {free} free, {max(0, reserve)} reserved in pieces "
+                "that are too small"
+            )
+            raise MemoryInsufficient(message) from error
+
+
+def register_pinned(runtime: Any, tensor: torch.Tensor, limit: int = PINNED_MAX) -> None:
+    """Page-lock a host tensor in pieces of at most `limit` bytes, for as long as its memory lives.
+
+    Raises:
+        MemoryInsufficient: the driver refuses a piece; what was registered is given back.
+    """
+    start = tensor.untyped_storage().data_ptr()
+    done: list[int] = []
+    for at in range(start, start + tensor.untyped_storage().nbytes(), limit):
+        nbytes = min(limit, start + tensor.untyped_storage().nbytes() - at)
+        if int(runtime.cudaHostRegister(at, nbytes, 0)) != 0:
+            _unregister(runtime, done)
+            message = f"the driver refuses to page-lock {nbytes} bytes of host memory"
+            raise MemoryInsufficient(message)
+        done.append(at)
+    weakref.finalize(tensor.untyped_storage(), _unregister, runtime, done)
+
+
+def _unregister(runtime: Any, addresses: list[int]) -> None:
+    for address in addresses:
+        runtime.cudaHostUnregister(address)
+
+
+def _raw(stream: Stream | None) -> Any:
+    if stream is None:
+        return None
+    if not isinstance(stream, KunlunStream):
+        message = f"{type(stream).__name__} is not a stream of this device"
+        raise TypeError(message)
+    return stream.raw
+
+
+def _overlap(dst: torch.Tensor, src: torch.Tensor) -> bool:
+    """Whether two views of one storage may share bytes without being the same view."""
+    if dst.untyped_storage().data_ptr() != src.untyped_storage().data_ptr() or not dst.numel():
+        return False
+    spans = [(view.storage_offset() * view.itemsize, _end(view)) for view in (dst, src)]
+    (first, first_end), (second, second_end) = spans
+    return first < second_end and second < first_end
+
+
+def _end(view: torch.Tensor) -> int:
+    last = sum((size - 1) * stride for size, stride in zip(view.shape, view.stride(), strict=True))
+    return int(view.storage_offset() + last + 1) * view.itemsize
+
+
+__all__ = ["PINNED_MAX", "KunlunDevice", "register_pinned"]
