@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
+import itertools
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,67 +14,65 @@ from anychip_kunlun.emulator.profile import Profile
 
 PREFIX = "anychip-kunlun-host-"
 
+_serial = itertools.count()
+
 
 class Host:
-    """The folder of a profile, filled. It goes when the last process that uses it ends.
+    """The folder of a profile, filled. It goes when the last guest leaves: a machine in some process.
 
     Args:
         profile: says what is in it, and where it is if it is shared.
+        announce: called with the folder before this guest holds memory for the first time.
     """
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, announce: Callable[[Path], None] | None = None) -> None:
         self.root = profile.host if profile.host is not None else Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._announce = announce
         self._pid = os.getpid()
+        self._name = f"{self._pid}-{next(_serial)}"
         self._held: dict[int, int] = {}
         self._fill(profile)
-        atexit.register(self.close)
 
-    def close(self) -> None:
-        """Leave; the last one out removes the folder."""
-        atexit.unregister(self.close)
+    def leave(self) -> None:
+        """Hold nothing any more; the last one out removes the folder."""
         if os.getpid() != self._pid:
             return
-        self._guest(self._pid).unlink(missing_ok=True)
-        if not any(self._is_alive(int(path.name)) for path in self._guests()):
+        self._guest(self._name).unlink(missing_ok=True)
+        if not self._others():
             shutil.rmtree(self.root, ignore_errors=True)
 
     def publish(self, card: int, nbytes: int) -> None:
-        """This process holds that many bytes of a card now."""
+        """This guest holds that many bytes of a card now."""
+        if self._announce is not None:
+            self._announce(self.root)
+            self._announce = None
         self._held[card] = nbytes
-        new = self._guest(self._pid).with_suffix(".new")
-        new.parent.mkdir(parents=True, exist_ok=True)
+        guest = self._guest(self._name)
+        guest.parent.mkdir(parents=True, exist_ok=True)
+        new = guest.with_suffix(".new")
         new.write_text(" ".join(f"{index}:{held}" for index, held in self._held.items()))
-        new.replace(self._guest(self._pid))
+        new.replace(guest)
 
     def held_elsewhere(self, card: int) -> int:
-        """What other living processes hold of a card."""
-        return sum(_read(path).get(card, 0) for path in self._guests() if self._is_alive(int(path.name)))
+        """What other living guests hold of a card."""
+        return sum(_read(path).get(card, 0) for path in self._others())
 
-    def _guests(self) -> list[Path]:
-        """The files of the other processes."""
-        folder = self._guest(self._pid).parent
+    def _others(self) -> list[Path]:
+        """The files of the other guests; those of dead processes go."""
+        folder = self._guest(self._name).parent
         if not folder.is_dir():
             return []
-        return [path for path in folder.iterdir() if path.name.isdigit() and path.name != str(self._pid)]
+        found = [path for path in folder.iterdir() if path.suffix == "" and path.name != self._name]
+        return [path for path in found if _is_alive(path)]
 
-    def _guest(self, pid: int) -> Path:
-        return self.root / "processes" / str(pid)
-
-    def _is_alive(self, pid: int) -> bool:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            self._guest(pid).unlink(missing_ok=True)
-            return False
-        except PermissionError:
-            return True
-        return True
+    def _guest(self, name: str) -> Path:
+        return self.root / "guests" / name
 
     def _fill(self, profile: Profile) -> None:
         dev, proc = self.root / "dev", self.root / "proc" / "kunlun"
         dev.mkdir(parents=True, exist_ok=True)
-        self._guest(self._pid).parent.mkdir(exist_ok=True)
-        self._guest(self._pid).touch()
+        self._guest(self._name).parent.mkdir(exist_ok=True)
+        self._guest(self._name).touch()
         if profile.nodes == "none":
             return
         proc.mkdir(parents=True, exist_ok=True)
@@ -84,11 +83,22 @@ class Host:
             (dev / "xpuctrl").touch()
 
 
+def _is_alive(guest: Path) -> bool:
+    try:
+        os.kill(int(guest.name.partition("-")[0]), 0)
+    except ProcessLookupError:
+        guest.unlink(missing_ok=True)
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def _read(path: Path) -> dict[int, int]:
-    with suppress(FileNotFoundError):  # the process ended just now
+    with suppress(FileNotFoundError):  # the guest left just now
         pairs = (pair.split(":") for pair in path.read_text().split())
         return {int(card): int(held) for card, held in pairs}
     return {}
 
 
-__all__ = ["Host"]
+__all__ = ["PREFIX", "Host"]

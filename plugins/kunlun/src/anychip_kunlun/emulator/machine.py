@@ -59,14 +59,15 @@ class Machine:
     """All cards of a profile, in this process.
 
     Attributes:
+        close: ends the threads and leaves the host; happens by itself when nobody uses the machine any more.
         launches: kernels launched so far, by op.
         last_op: the name of the latest.
     """
 
-    def __init__(self, profile: Profile, environ: MutableMapping[str, str]) -> None:
+    def __init__(self, profile: Profile, environ: MutableMapping[str, str], host: Host) -> None:
         self.profile = profile
         self.environ = environ
-        self.host = Host(profile)
+        self.host = host
         self.cards = [Card(index, profile, self.host) for index in range(profile.cards)]
         self.launches: dict[str, int] = {}
         self.last_op = ""
@@ -76,14 +77,7 @@ class Machine:
         self._pinned: dict[int, int] = {}  # address -> bytes
         self._defaults = [Stream(self, card.index, None) for card in self.cards]
         self._pid = os.getpid()
-
-    def close(self) -> None:
-        """End the threads, forget the host's folder."""
-        if os.getpid() == self._pid:
-            for card in self.cards:
-                for one in card.queues:
-                    one.close()
-        self.host.close()
+        self.close = weakref.finalize(self, _shut, self._pid, self.cards, host)
 
     # cards and streams
 
@@ -266,6 +260,14 @@ class Machine:
         if self.profile.compile_s and key not in self._compiled:
             self._compiled.add(key)
             time.sleep(self.profile.compile_s)
+
+
+def _shut(pid: int, cards: Sequence[Card], host: Host) -> None:
+    if os.getpid() == pid:  # a forked child has no threads to end
+        for card in cards:
+            for one in card.queues:
+                one.close()
+        host.leave()
 
 
 __all__ = ["ERRORS", "PINNED_MAX", "Card", "Machine", "Thread"]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import MutableMapping
 from functools import partial
+from pathlib import Path
 
 from anychip_kunlun.emulator.accelerator import Accelerator
 from anychip_kunlun.emulator.copies import copy, delay
-from anychip_kunlun.emulator.host import PREFIX
+from anychip_kunlun.emulator.host import Host
 from anychip_kunlun.emulator.linear import linear
 from anychip_kunlun.emulator.machine import Machine
 from anychip_kunlun.emulator.modules import Modules, dispatch_dump
@@ -17,27 +17,24 @@ from anychip_kunlun.emulator.profile import VARIABLE, Profile
 from anychip_kunlun.emulator.tools import Tools
 from anychip_kunlun.stack import Stack
 
-#: variables of the real stack that say nothing about the virtual one
-FOREIGN = ("CUDA_VISIBLE_DEVICES", "XPU_VISIBLE_DEVICES", "DISABLE_XPYTORCH")
-
 
 def open_stack(profile: Profile | None = None) -> Stack:
     """A virtual host of that profile; without one, of the settings in ANYCHIP_KUNLUN_EMULATE.
 
-    All processes with the same settings share one host, as they share a machine: this one's children find the folder
-    of the host in the variable.
+    A process and its children share one host, as they share a machine: with the first device memory that is taken, the
+    host's folder goes into the variable. A profile that is given here has a host of its own unless it names one.
 
     Raises:
         UsageError: the settings are not understood.
     """
-    environ = _environment()
+    announce = None
     if profile is None:
         profile = Profile.parse(os.environ.get(VARIABLE, ""))
-        if profile.host is None:
-            profile = _share(profile)
+        announce = _announce if profile.host is None else None
+    environ = _environment()
     if profile.visible_mismatch:
         environ.update(XPU_VISIBLE_DEVICES="0", CUDA_VISIBLE_DEVICES="1")
-    machine = Machine(profile, environ)
+    machine = Machine(profile, environ, Host(profile, announce))
     modules = Modules(machine)
     return Stack(
         accelerator=Accelerator(machine),
@@ -63,16 +60,17 @@ def close_stack(stack: Stack) -> None:
 
 
 def _environment() -> MutableMapping[str, str]:
-    """A copy of the process's variables without those of a real stack; `XPU_DUMMY_EVENT` stays."""
-    return {name: value for name, value in os.environ.items() if name not in FOREIGN}
+    """A copy of the process's variables; CUDA's devices are another vendor's where the chip's own are not named."""
+    environ = dict(os.environ)
+    if "XPU_VISIBLE_DEVICES" not in environ:
+        environ.pop("CUDA_VISIBLE_DEVICES", None)
+    return environ
 
 
-def _share(profile: Profile) -> Profile:
+def _announce(folder: Path) -> None:
     """Name the host's folder where this process's children see it."""
-    folder = tempfile.mkdtemp(prefix=PREFIX)
     settings = [os.environ.get(VARIABLE, ""), f"host={folder}"]
     os.environ[VARIABLE] = ",".join(filter(None, settings))
-    return Profile.parse(os.environ[VARIABLE])
 
 
 __all__ = ["close_stack", "open_stack"]
