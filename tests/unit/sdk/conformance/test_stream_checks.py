@@ -19,6 +19,8 @@ FAULTS = [
     ("AC-STREAM-005", "wait_does_nothing"),  # the old value is read
     ("AC-STREAM-006", "wait_blocks_the_host"),  # in the stream's stead
     ("AC-STREAM-007", "streams_are_serialised"),  # one after the other
+    ("AC-STREAM-007", "copies_wait_for_all_streams"),  # delays overlap, copies don't
+    ("AC-STREAM-007", "streams_take_turns"),  # short work passes, two delays take twice as long
     ("AC-STREAM-008", "elapsed_is_in_milliseconds"),  # off by a factor of 1000
     ("AC-STREAM-009", "synchronize_forgets_streams"),  # all but the first
     ("AC-STREAM-010", "destroying_drops_work"),  # that was queued

@@ -53,7 +53,8 @@ def judge(unit: Unit) -> Judged:
     """Run the unit's cases, of each requirement until one fails."""
     started_s = time.perf_counter()
     load_checks()
-    mutant = load_mutants()[unit.mutant] if unit.mutant else None
+    mutants = load_mutants()
+    mutant = mutants[unit.mutant] if unit.mutant else None
     keys = mutant.kills if mutant is not None else (unit.requirement,)
     healthy = healthy_for(unit.requirement)
     claims = mutant.claims if mutant is not None else healthy.claims

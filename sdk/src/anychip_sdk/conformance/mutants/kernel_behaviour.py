@@ -54,7 +54,18 @@ def _by_row(value: Any, x: Tensor, op: str, at: int) -> bool:
     return op in ("silu_mul", "gelu_mul") and at == 0 and isinstance(value, torch.Tensor) and value.shape == x.shape
 
 
-ROW_BY_ROW = ("ffn", "gelu", "gelu_mul", "linear", "lm_head", "silu", "silu_mul")
+ROW_BY_ROW = (
+    "ffn",
+    "gelu",
+    "gelu_mul",
+    "linear",
+    "linear_int4",
+    "linear_int8",
+    "lm_head",
+    "lm_head_int8",
+    "silu",
+    "silu_mul",
+)
 
 
 class RowByRowPlugin(HealthyPlugin):

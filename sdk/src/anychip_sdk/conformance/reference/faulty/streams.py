@@ -117,6 +117,41 @@ class StreamsAreSerialised(AsyncReferenceDevice):
         self._own(stream).submit("delay", run)
 
 
+@device_fault("AC-STREAM-007")
+class CopiesWaitForAllStreams(AsyncReferenceDevice):
+    """A copy on one stream waits for what was queued on every other before it."""
+
+    def _submit_copy(self, stream: WorkerStream, run: Callable[[], None], finished: Callable[[], None]) -> None:
+        before = [other.record() for other in self._streams if other is not stream]
+
+        def run_last() -> None:
+            for event in before:
+                event.synchronize()
+            run()
+
+        super()._submit_copy(stream, run_last, finished)
+
+
+@device_fault("AC-STREAM-007")
+class StreamsTakeTurns(AsyncReferenceDevice):
+    """One stream works at a time; they take turns, so that short work does pass long work."""
+
+    def init(self, config: DeviceConfig) -> None:
+        super().init(config)
+        self._engine = threading.Lock()
+
+    def delay(self, stream: Stream, seconds: float) -> None:
+        def run() -> None:
+            left_s = seconds
+            while left_s > 0:
+                with self._engine:
+                    time.sleep(min(left_s, 0.005))
+                left_s -= 0.005
+                time.sleep(0.0005)  # another stream's turn
+
+        self._own(stream).submit("delay", run)
+
+
 class _UnclockedEvent(WorkerEvent):
     def elapsed_s(self, since: Event) -> float:
         return super().elapsed_s(since) / 1000
@@ -262,6 +297,7 @@ class _LosingStream(WorkerStream):
 
 
 __all__ = [
+    "CopiesWaitForAllStreams",
     "DestroyingDropsWork",
     "ElapsedIsInMilliseconds",
     "ErrorsAreNameless",
@@ -275,6 +311,7 @@ __all__ = [
     "StreamSynchronizeDoesNothing",
     "StreamsAreSerialised",
     "StreamsRunOut",
+    "StreamsTakeTurns",
     "SynchronizeForgetsStreams",
     "SynchronizeHoldsTheInterpreter",
     "WaitBlocksTheHost",
