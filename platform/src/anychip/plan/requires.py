@@ -36,7 +36,7 @@ def check_requires(
             continue
         if present is None:
             problems.append(f"{what} is '{specifier}'; device {device.name} reports no such version")
-        elif not _satisfies(present, specifier):
+        elif not satisfies(present, specifier):
             problems.append(f"{what} is '{specifier}'; {present} is there")
     if problems:
         raise PreconditionFailed(f"backend '{backend.name}' ({backend.distribution}): " + "; ".join(problems))
@@ -61,11 +61,12 @@ def _why_not(held: HeldCertificate | None, wanted: Profile) -> str:
     return found if PROFILES.index(held.profile) < PROFILES.index(wanted) else ""
 
 
-def _satisfies(present: str, specifier: str) -> bool:
+def satisfies(present: str, specifier: str) -> bool:
+    """Whether a version is in a range; one that is no version is in none."""
     try:
         return SpecifierSet(specifier).contains(Version(present), prereleases=True)
     except InvalidVersion:
         return False
 
 
-__all__ = ["check_requires"]
+__all__ = ["check_requires", "satisfies"]

@@ -24,12 +24,13 @@ _WANTED = ["*.json", "*.safetensors", "*.jinja", "LICENSE*"]
 _UNWANTED = ["original/*", "consolidated*", "onnx/*", "*.bin", "*.pth"]
 
 
-def locate(source: str, *, revision: str | None = None) -> Path:
+def locate(source: str, *, revision: str | None = None, offline: bool = False) -> Path:
     """The local path of a checkpoint: a directory or a .gguf file. Only hub sources may touch the network.
 
     Args:
         source: see the module's docstring.
         revision: a hub's branch, tag or commit; None is the hub's default. Meaningless for local files.
+        offline: take hub sources from the local cache only, as ANYCHIP_OFFLINE=1 does.
 
     Raises:
         CheckpointInvalid: there is nothing at `source`.
@@ -37,13 +38,25 @@ def locate(source: str, *, revision: str | None = None) -> Path:
     """
     scheme, _, rest = source.partition(":")
     if scheme in _HUBS:
-        return _HUBS[scheme](rest, revision)
+        return _HUBS[scheme](rest, revision, offline or _is_offline())
     if revision is not None:
         raise CheckpointInvalid(
             f"model.revision {revision!r} is set, but model.source {source!r} is local and has no revisions",
             hint="remove model.revision, or name a hub: hf:ORG/NAME, modelscope:ORG/NAME",
         )
     return _in_package(rest) if scheme == "package" else _local(source)
+
+
+def hub_folder(source: str) -> Path | None:
+    """Where a hub's client keeps what it fetches; None for sources that no hub has."""
+    scheme = source.partition(":")[0]
+    if scheme not in _HUBS:
+        return None
+    environ = os.environ
+    if scheme == "hf":
+        home = environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+        return Path(environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
+    return Path(environ.get("MODELSCOPE_CACHE") or "~/.cache/modelscope").expanduser()
 
 
 def _local(source: str) -> Path:
@@ -96,14 +109,14 @@ def _package_folders(name: str) -> list[Path]:
     return []
 
 
-def _from_hf(rest: str, revision: str | None) -> Path:
+def _from_hf(rest: str, revision: str | None, offline: bool) -> Path:
     repository, file = _repository("hf", rest)
     client = _client("huggingface_hub", "hf")
-    offline = _is_offline()
     if file is not None:
         return _fetch(
             f"hf:{rest}",
             lambda: client.hf_hub_download(repository, file, revision=revision, local_files_only=offline),
+            offline,
         )
     return _fetch(
         f"hf:{rest}",
@@ -114,10 +127,11 @@ def _from_hf(rest: str, revision: str | None) -> Path:
             ignore_patterns=_UNWANTED,
             local_files_only=offline,
         ),
+        offline,
     )
 
 
-def _from_modelscope(rest: str, revision: str | None) -> Path:
+def _from_modelscope(rest: str, revision: str | None, offline: bool) -> Path:
     repository, file = _repository("modelscope", rest)
     client = _client("modelscope", "modelscope")
     folder = _fetch(
@@ -127,13 +141,14 @@ def _from_modelscope(rest: str, revision: str | None) -> Path:
             revision=revision,
             allow_patterns=[file] if file is not None else _WANTED,
             ignore_patterns=_UNWANTED,
-            local_files_only=_is_offline(),
+            local_files_only=offline,
         ),
+        offline,
     )
     return folder if file is None else folder / file
 
 
-_HUBS: dict[str, Callable[[str, str | None], Path]] = {"hf": _from_hf, "modelscope": _from_modelscope}
+_HUBS: dict[str, Callable[[str, str | None, bool], Path]] = {"hf": _from_hf, "modelscope": _from_modelscope}
 
 
 def _repository(scheme: str, rest: str) -> tuple[str, str | None]:
@@ -160,16 +175,16 @@ def _is_offline() -> bool:
     )
 
 
-def _fetch(source: str, download: Callable[[], str]) -> Path:
+def _fetch(source: str, download: Callable[[], str], offline: bool) -> Path:
     """Run a client's download; it shows its own progress. Whatever it raises becomes one kind of error."""
     try:
         return Path(download())
     except (OSError, ValueError, RuntimeError) as error:
-        state = "offline, and it is not in the local cache" if _is_offline() else "the download failed"
+        state = "offline, and it is not in the local cache" if offline else "the download failed"
         raise CheckpointInvalid(
             f"model.source {source!r}: {state}: {error}",
             hint="check the name and the network, or download it elsewhere and name the local path",
         ) from error
 
 
-__all__ = ["locate"]
+__all__ = ["hub_folder", "locate"]

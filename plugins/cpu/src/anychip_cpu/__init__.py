@@ -2,6 +2,7 @@
 
 from anychip_cpu.backend import (
     anychip_backend,
+    anychip_diagnose,
     anychip_open_device,
     anychip_prepare_weight,
     anychip_probe,
@@ -10,6 +11,7 @@ from anychip_cpu.backend import (
 
 __all__ = [
     "anychip_backend",
+    "anychip_diagnose",
     "anychip_open_device",
     "anychip_prepare_weight",
     "anychip_probe",

@@ -8,9 +8,11 @@ import torch
 
 from anychip_cpu import kernels
 from anychip_cpu.device import CpuDevice, probe
+from anychip_cpu.diagnosis import findings
 from anychip_cpu.kernels.packed import prepare
 from anychip_sdk.backend import BackendInfo, Requirements
 from anychip_sdk.device import Device, DeviceConfig, DeviceInfo
+from anychip_sdk.finding import Finding
 from anychip_sdk.hooks import PreparedWeight, hookimpl
 from anychip_sdk.registry import Registrar
 
@@ -40,8 +42,14 @@ def anychip_prepare_weight(name: str, tensor: torch.Tensor, op: str) -> Prepared
     return prepare(name, tensor, op)
 
 
+@hookimpl
+def anychip_diagnose() -> Sequence[Finding]:
+    return findings()
+
+
 __all__ = [
     "anychip_backend",
+    "anychip_diagnose",
     "anychip_open_device",
     "anychip_prepare_weight",
     "anychip_probe",

@@ -10,6 +10,7 @@ from typing import NamedTuple
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
 TOPOLOGY = Path("/sys/devices/system/cpu")
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 #: the flags of /proc/cpuinfo worth showing, the strongest first
 INSTRUCTION_SETS = ("amx_bf16", "amx_int8", "avx512_bf16", "avx512_fp16", "avx512f", "avx2", "asimd")
@@ -50,6 +51,11 @@ def instruction_sets(proc: Path = PROC) -> tuple[str, ...]:
             flags = set(value.split())
             return tuple(name for name in INSTRUCTION_SETS if name in flags)
     return ()
+
+
+def huge_pages(path: Path = HUGE_PAGES) -> str:
+    """The kernel's setting of transparent huge pages: always, madvise, never; empty where it has none."""
+    return next((word.strip("[]") for word in _text(path).split() if word.startswith("[")), "")
 
 
 def cores() -> int:
@@ -136,4 +142,4 @@ def _lines(path: Path) -> list[str]:
     return _text(path).splitlines()
 
 
-__all__ = ["INSTRUCTION_SETS", "Memory", "cores", "instruction_sets", "memory", "product"]
+__all__ = ["INSTRUCTION_SETS", "Memory", "cores", "huge_pages", "instruction_sets", "memory", "product"]
