@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from anychip import backends
-from anychip.engine.request import GenerateRequest, SamplingParams
-from anychip.engine.sampler import GREEDY_BELOW, Sampler
+from anychip.engine.request import GREEDY_BELOW, GenerateRequest, SamplingParams
+from anychip.engine.sampler import Sampler
 from anychip.engine.sequence import Sequence
 from anychip.graph.replace import Binding
 from anychip.plan.memory import SAMPLED_ROWS

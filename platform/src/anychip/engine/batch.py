@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from anychip.engine.sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Row:
+class Row(msgspec.Struct, frozen=True, eq=False):
     """A run of one sequence's tokens that goes through the model: tokens[start : start + count]."""
 
     sequence: Sequence
@@ -31,8 +30,7 @@ class Row:
         return (self.sequence, *self.sequence.forks)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
+class Batch(msgspec.Struct, frozen=True, eq=False):
     """Rows of one ragged forward: decodes (count 1) first, then chunks of prompts."""
 
     rows: tuple[Row, ...]

@@ -11,6 +11,7 @@ import torch
 from anychip.engine.admission import PolicyName, SchedulerConfig
 from anychip.engine.batch import Batch
 from anychip.engine.inputs import InputBuilder
+from anychip.engine.laps import Laps
 from anychip.engine.loader import LoadedModel, Report, load_model
 from anychip.engine.messages import Progress
 from anychip.engine.request import GenerateRequest, SamplingParams, TokenEvent
@@ -39,8 +40,7 @@ class EngineCore:
         self._inputs = InputBuilder(model.plan.scheduler.page_size.value, where)
         self._sampler = Sampler(model.plan.engine_ops, where)
         self._copy_pages = bound_function(model.plan.engine_ops["copy_pages"])
-        self._forward_s = 0.0
-        self._steps_s = 0.0
+        self._laps = Laps()
 
     @property
     def has_work(self) -> bool:
@@ -58,21 +58,24 @@ class EngineCore:
 
     def step(self) -> list[TokenEvent]:
         """One forward over all running sequences; what it brought."""
-        started_s = time.perf_counter()
+        laps = self._laps
+        laps.start()
         batch = self._scheduler.schedule()
         if batch is None:
             return []
+        laps.lap("schedule")
         with torch.inference_mode():
             self._copy(batch)
             inputs = self._inputs.build(batch)
-            before_s = time.perf_counter()
+            laps.lap("inputs")
             logits = self._model.forward(*inputs)
             if not batch.samples:
                 self._model.device.synchronize()
-            self._forward_s += time.perf_counter() - before_s
+            laps.lap("forward")
             tokens = self._sample(batch, logits)
+        laps.lap("sample")
         events = self._scheduler.commit(batch, tokens)
-        self._steps_s += time.perf_counter() - started_s
+        laps.lap("commit")
         return events
 
     def fail_all(self, reason: str) -> list[TokenEvent]:
@@ -87,8 +90,8 @@ class EngineCore:
         return {
             **numbers,
             "page_size": float(self.plan.scheduler.page_size.value),
-            "step_seconds": self._steps_s,
-            "forward_seconds": self._forward_s,
+            "step_seconds": sum(self._laps.totals_s.values()),
+            **{f"{part}_seconds": total_s for part, total_s in self._laps.totals_s.items()},
             "device_bytes_free": float(self._model.device.memory().bytes_free),
         }
 
@@ -107,7 +110,7 @@ class EngineCore:
                 self.step()
         self.flush_cache()
         self._scheduler = Scheduler(scheduler_config(self.plan), self._model.pool)  # its counters start at 0
-        self._forward_s = self._steps_s = 0.0
+        self._laps = Laps()
 
     def _copy(self, batch: Batch) -> None:
         if not batch.copies:

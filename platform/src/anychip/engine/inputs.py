@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as SequenceOf
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from anychip.engine.batch import Batch, Row
-from anychip.engine.sequence import Sequence
+from anychip.engine.page_rows import PageRows
 from anychip_sdk.ops import AttentionBatch
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
@@ -30,61 +32,51 @@ class InputBuilder:
     def __init__(self, page_size: int, device: torch.device) -> None:
         self._page_size = page_size
         self._device = device
+        self._page_rows = PageRows(page_size)
 
     def build(self, batch: Batch) -> StepInputs:
         rows = batch.rows
         counts = [row.count for row in rows]
-        contexts = [row.end for row in rows]
-        token_ids = np.empty(batch.tokens, dtype=np.int64)
-        positions = np.empty(batch.tokens, dtype=np.int64)
-        slots = np.empty(batch.tokens, dtype=np.int64)
-        at = 0
-        for row in rows:
-            self._fill(row, token_ids[at : at + row.count], positions[at:], slots[at:])
-            at += row.count
-        query_start = np.zeros(len(rows) + 1, dtype=np.int32)
-        np.cumsum(counts, out=query_start[1:])
+        ends = [row.end for row in rows]
+        starts = list(accumulate(counts, initial=0))
+        logit_rows = [last - 1 for row, last in zip(rows, starts[1:], strict=True) if row.samples]
+        # few transfers: what has one dtype goes to the device together
+        count = starts[-1]
+        values = np.empty(3 * count + len(logit_rows), dtype=np.int64)
+        self._fill(batch, starts, values[: 3 * count].reshape(3, count))
+        values[3 * count :] = logit_rows
+        wide = self._tensor(values)
+        narrow = self._tensor(np.array(starts + ends, dtype=np.int32))
+        token_ids, positions, slots, logits = torch.split_with_sizes(wide, (count, count, count, len(logit_rows)))
+        query_start, context_lens = torch.split_with_sizes(narrow, (len(starts), len(ends)))
         attention = AttentionBatch(
-            query_start=self._tensor(query_start),
-            context_lens=self._tensor(np.array(contexts, dtype=np.int32)),
-            page_table=self._tensor(self._page_table(rows)),
-            slots=self._tensor(slots),
+            query_start=query_start,
+            context_lens=context_lens,
+            page_table=self._tensor(self._page_rows.table(rows)),
+            slots=slots,
             page_size=self._page_size,
             decode_rows=batch.decode_rows,
             query_lens_host=tuple(counts),
-            context_lens_host=tuple(contexts),
+            context_lens_host=tuple(ends),
         )
-        logit_rows = [int(end) - 1 for row, end in zip(rows, query_start[1:], strict=True) if row.samples]
-        return StepInputs(
-            self._tensor(token_ids),
-            self._tensor(positions),
-            attention.slots,
-            attention,
-            torch.tensor(logit_rows, dtype=torch.int64, device=self._device),
-        )
+        return StepInputs(token_ids, positions, slots, attention, logits)
 
-    def _fill(self, row: Row, token_ids: Array, positions: Array, slots: Array) -> None:
+    def _fill(self, batch: Batch, starts: SequenceOf[int], tokens: Array) -> None:
+        """Token ids, positions and slots of all rows into [3, tokens]."""
+        decodes, size = batch.rows[: batch.decode_rows], self._page_size
+        tokens[0, : len(decodes)] = [row.sequence.tokens[row.start] for row in decodes]
+        tokens[1, : len(decodes)] = [row.start for row in decodes]
+        tokens[2, : len(decodes)] = [row.sequence.pages[row.start // size] * size + row.start % size for row in decodes]
+        for row, start in zip(batch.rows[len(decodes) :], starts[len(decodes) :], strict=False):
+            self._fill_chunk(row, tokens[:, start : start + row.count])
+
+    def _fill_chunk(self, row: Row, tokens: Array) -> None:
         sequence, start, size = row.sequence, row.start, self._page_size
-        if row.count == 1:
-            token_ids[0] = sequence.tokens[start]
-            positions[0] = start
-            slots[0] = sequence.pages[start // size] * size + start % size
-            return
-        token_ids[:] = sequence.tokens[start : row.end]
         places = np.arange(start, row.end)
-        positions[: row.count] = places
         pages = np.array(sequence.pages[start // size : (row.end - 1) // size + 1], dtype=np.int64)
-        slots[: row.count] = pages[places // size - start // size] * size + places % size
-
-    def _page_table(self, rows: tuple[Row, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
-        used = [self._pages(row.sequence, row.end) for row in rows]
-        table = np.zeros((len(rows), max(map(len, used))), dtype=np.int32)
-        for line, pages in zip(table, used, strict=True):
-            line[: len(pages)] = pages
-        return table
-
-    def _pages(self, sequence: Sequence, tokens: int) -> list[int]:
-        return sequence.pages[: -(-tokens // self._page_size)]
+        tokens[0] = sequence.tokens[start : row.end]
+        tokens[1] = places
+        tokens[2] = pages[places // size - start // size] * size + places % size
 
     def _tensor(self, values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> torch.Tensor:
         return torch.from_numpy(values).to(self._device)

@@ -81,6 +81,8 @@ class KVTables:
         count = 0
         leaving: dict[int, int] = {}  # shared page: how many of its holders will have gone to a copy
         for sequence in sequences:
+            if sequence.computed < sequence.owned:
+                continue
             index = sequence.computed // self.page_size
             if index == len(sequence.pages):
                 count += 1
@@ -93,8 +95,11 @@ class KVTables:
         return count
 
     def grow(self, sequence: Sequence) -> Copy | None:
-        """Make the place of the next token the sequence's own. Returns the copy that must come before the write."""
+        """Make the page of the next token the sequence's own. Returns the copy that must come before the write."""
+        if sequence.computed < sequence.owned:
+            return None
         index = sequence.computed // self.page_size
+        sequence.owned = (index + 1) * self.page_size
         if index == len(sequence.pages):
             sequence.pages += self._take(1)
             return None
@@ -116,6 +121,7 @@ class KVTables:
         child.cached_pages = parent.cached_pages
         child.node = parent.node
         child.table_version += 1
+        parent.owned = child.owned = 0
         if self.cache is not None and child.node is not None:
             self.cache.lock_node(child.node)
 
@@ -149,7 +155,7 @@ class KVTables:
         self.pool.free(sequence.pages)
         sequence.node = None
         sequence.pages = []
-        sequence.cached_pages = sequence.computed = 0
+        sequence.cached_pages = sequence.computed = sequence.owned = 0
         sequence.table_version += 1
 
     def flush(self) -> None:

@@ -11,6 +11,8 @@ import msgspec
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
+GREEDY_BELOW = 1e-5  #: a temperature under this is greedy: dividing by it would only overflow
+
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """How tokens are chosen and when to stop. Default: the unchanged distribution, until the context is full."""
@@ -29,6 +31,15 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     n: int = 1  #: completions of the one prompt
+
+    @property
+    def is_penalised(self) -> bool:
+        return bool(self.repetition_penalty != 1.0 or self.presence_penalty or self.frequency_penalty)
+
+    @property
+    def is_plain(self) -> bool:
+        """Always the largest of the model's own logits."""
+        return not (self.temperature >= GREEDY_BELOW or self.is_penalised or self.logit_bias or self.min_tokens)
 
 
 class GenerateRequest(msgspec.Struct, frozen=True):
@@ -65,4 +76,4 @@ def namespace_of(**parts: str) -> str:
     return "".join(f"{tag}={len(value)}:{value};" for tag, value in sorted(parts.items()) if value)
 
 
-__all__ = ["FinishReason", "GenerateRequest", "SamplingParams", "TokenEvent", "namespace_of"]
+__all__ = ["GREEDY_BELOW", "FinishReason", "GenerateRequest", "SamplingParams", "TokenEvent", "namespace_of"]

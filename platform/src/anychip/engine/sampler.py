@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 
+import numpy as np
 import torch
 
-from anychip.engine.sequence import Sequence
+from anychip.engine.request import GREEDY_BELOW
+from anychip.engine.sequence import Sequence, TokenArray
 from anychip.graph.codegen import bound_function
 from anychip.plan.memory import SAMPLED_ROWS
 from anychip_sdk.registry import Resolution
-
-GREEDY_BELOW = 1e-5  #: a temperature under this is greedy: dividing by it would only overflow
 
 
 class Sampler:
@@ -32,11 +32,11 @@ class Sampler:
             logits: float32 [rows, vocab]; may be written.
             sequences: whose row it is, one per row.
         """
+        if all(one.is_plain for one in sequences):
+            return self._argmax(logits).tolist()  # type: ignore[no-any-return]
         self._apply_bias(logits, sequences)
         self._apply_penalties(logits, sequences)
         drawn = [row for row, one in enumerate(sequences) if one.request.params.temperature >= GREEDY_BELOW]
-        if not drawn:
-            return self._argmax(logits).tolist()  # type: ignore[no-any-return]
         tokens: list[int] = self._argmax(logits).tolist() if len(drawn) < len(sequences) else [0] * len(sequences)
         for start in range(0, len(drawn), SAMPLED_ROWS):
             rows = drawn[start : start + SAMPLED_ROWS]
@@ -69,7 +69,7 @@ class Sampler:
             self._bias(logits, self._ids(rows), self._ids(ids), self._floats(list(entries.values())))
 
     def _apply_penalties(self, logits: torch.Tensor, sequences: SequenceOf[Sequence]) -> None:
-        rows = [row for row, one in enumerate(sequences) if _is_penalised(one)]
+        rows = [row for row, one in enumerate(sequences) if one.request.params.is_penalised]
         if not rows:
             return
         chosen = [sequences[row] for row in rows]
@@ -77,16 +77,19 @@ class Sampler:
         self._penalise(
             logits,
             self._ids(rows),
-            self._padded([one.tokens[: one.prompt_len] for one in chosen]),
-            self._padded([one.output_ids for one in chosen]),
+            self._padded([one.token_array()[: one.prompt_len] for one in chosen]),
+            self._padded([one.token_array()[one.prompt_len :] for one in chosen]),
             self._floats([one.repetition_penalty for one in params]),
             self._floats([one.presence_penalty for one in params]),
             self._floats([one.frequency_penalty for one in params]),
         )
 
-    def _padded(self, lists: SequenceOf[SequenceOf[int]]) -> torch.Tensor:
-        width = max(1, *map(len, lists)) if len(lists) > 1 else max(1, len(lists[0]))
-        return torch.tensor([[*ids, *[-1] * (width - len(ids))] for ids in lists], device=self._device)
+    def _padded(self, arrays: SequenceOf[TokenArray]) -> torch.Tensor:
+        """int64 [rows, the longest]; -1 behind a row's end."""
+        ids = np.full((len(arrays), max(1, *map(len, arrays), 0)), -1, dtype=np.int64)
+        for line, array in zip(ids, arrays, strict=True):
+            line[: len(array)] = array
+        return torch.from_numpy(ids).to(self._device)
 
     def _ids(self, values: SequenceOf[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)
@@ -95,9 +98,4 @@ class Sampler:
         return torch.tensor(values, dtype=torch.float32, device=self._device)
 
 
-def _is_penalised(sequence: Sequence) -> bool:
-    params = sequence.request.params
-    return bool(params.repetition_penalty != 1.0 or params.presence_penalty or params.frequency_penalty)
-
-
-__all__ = ["GREEDY_BELOW", "Sampler"]
+__all__ = ["Sampler"]

@@ -170,6 +170,8 @@ class Scheduler:
     def _grow_decodes(self) -> tuple[Copy, ...]:
         """Give each decode the place for its next token, after retracting as many sequences as that takes."""
         tables = self._tables
+        if all(sequence.computed < sequence.owned for sequence in self._decoding):
+            return ()
         # first all retractions, then all allocations: no page is both given up and copied to in one step
         while tables.growth(self._decoding) > tables.pages_available:
             self._retract(max([*self._prefilling, *self._decoding], key=lambda s: (s.order, s.index)))

@@ -8,10 +8,14 @@ from collections.abc import Sequence as SequenceOf
 from enum import Enum
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from anychip.engine.request import FinishReason, GenerateRequest, TokenEvent
 
 if TYPE_CHECKING:
     from anychip.engine.radix_cache import Node
+
+TokenArray = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
 TOKEN_BYTES = 4  #: of a token in a cache key
 _MASK = (1 << 64) - 1
@@ -42,11 +46,13 @@ class Sequence:
         "forks",
         "index",
         "is_admitted_before",
+        "is_plain",
         "matched_tokens",
         "matched_version",
         "node",
         "order",
         "overtaken",
+        "owned",
         "pages",
         "prompt_len",
         "request",
@@ -72,10 +78,12 @@ class Sequence:
         self.order = order  #: of arrival, the same for all completions of a request
         self.seed = derive_seed(base_seed, index)
         self.eos_token_ids = eos_token_ids
+        self.is_plain = request.params.is_plain
         self.tokens: list[int] = list(request.prompt_ids)
         self.prompt_len = len(self.tokens)
         self.computed = 0
         self.pages: list[int] = []
+        self.owned = 0  #: tokens before this one can be written without a look at the pool
         self.table_version = 0  #: grows when an entry of `pages` changes, other than by appending
         self.state = State.WAITING
         self.finish_reason: FinishReason | None = None
@@ -117,6 +125,10 @@ class Sequence:
         if known < len(self.tokens):
             self._key += encode(self.tokens[known:] if known else self.tokens)
         return self._key
+
+    def token_array(self) -> TokenArray:
+        """The tokens, read from the key where they are numbers already. To be let go before another one comes."""
+        return np.frombuffer(self.key(), dtype=np.int32)
 
     def key_until(self, tokens: int) -> bytes:
         return bytes(self.key()[: tokens * TOKEN_BYTES])
@@ -187,4 +199,4 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-__all__ = ["TOKEN_BYTES", "Sequence", "State", "derive_seed", "draw_seed", "encode", "uniform"]
+__all__ = ["TOKEN_BYTES", "Sequence", "State", "TokenArray", "derive_seed", "draw_seed", "encode", "uniform"]
