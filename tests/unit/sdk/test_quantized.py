@@ -5,26 +5,25 @@ import torch
 
 from anychip_sdk import CATALOGUE
 from anychip_sdk.ops import linear_int4, linear_int8, lm_head_int8
-from anychip_sdk.ops.quantized import packed, rounded_rows, unpacked
+from anychip_sdk.ops.quantized import packed, rounded, unpacked
 from anychip_sdk.testing import check_kernel, random_case
 
 F64 = torch.float64
 
 
 def sums_of_whole_numbers(x, weight, scale):
-    """Exact products per group, in Python's own integers."""
+    """Exact products per block, in Python's own integers."""
     group = weight.shape[1] // scale.shape[1]
     rows = []
     for row in x.tolist():
-        step = max(map(abs, row)) / 127
-        levels = [round(value / step) for value in row]
-        out = []
-        for numbers, scales in zip(weight.tolist(), scale.tolist(), strict=True):
-            parts = [
-                sum(a * b for a, b in zip(levels[at : at + group], numbers[at : at + group], strict=True))
-                for at in range(0, len(row), group)
-            ]
-            out.append(step * sum(part * one for part, one in zip(parts, scales, strict=True)))
+        out = [0.0] * len(weight)
+        for at in range(0, len(row), 32):
+            block = row[at : at + 32]
+            step = max(map(abs, block)) / 127
+            levels = [round(value / step) for value in block]
+            for o, numbers in enumerate(weight[:, at : at + 32].tolist()):
+                whole = sum(a * b for a, b in zip(levels, numbers, strict=True))
+                out[o] += step * float(scale[o, at // group]) * whole
         rows.append(out)
     return torch.tensor(rows, dtype=F64)
 
@@ -61,13 +60,21 @@ def test_a_pack_holds_the_first_sixteen_values_in_the_lower_halves():
 
 
 def test_activations_between_two_levels_go_to_the_even_one():
-    levels, scale = rounded_rows(torch.tensor([[127.0, 0.5, 1.5, -2.5]]))
+    levels, scale = rounded(torch.tensor([[127.0, 0.5, 1.5, -2.5]]))
     assert levels.tolist() == [[127.0, 0.0, 2.0, -2.0]]
-    assert scale.item() == 1.0
+    assert scale.tolist() == [[1.0] * 4]
 
 
-def test_rows_that_are_next_to_nothing_count_as_zero():
-    levels, scale = rounded_rows(torch.tensor([[1e-35, -1e-36], [0.0, 0.0]]))
+def test_every_32_neighbours_have_a_scale_of_their_own():
+    x = torch.ones(1, 70)
+    x[0, 40] = 1270.0
+    levels, scale = rounded(x)
+    assert scale.unique_consecutive().tolist() == pytest.approx([1 / 127, 10.0, 1 / 127])
+    assert levels[0, [0, 32, 40, 69]].tolist() == [127.0, 0.0, 127.0, 127.0]
+
+
+def test_blocks_that_are_next_to_nothing_count_as_zero():
+    levels, scale = rounded(torch.tensor([[1e-35, -1e-36], [0.0, 0.0]]))
     assert not levels.any()
     assert not scale.any()
 
@@ -82,7 +89,7 @@ def test_a_number_that_is_none_spoils_its_own_row_only():
 
 
 def rounded_down(x, weight, scale, bias=None):
-    step = x.abs().amax(-1, keepdim=True) / 127
+    _, step = rounded(x)
     wide = (weight.float().unflatten(-1, (scale.shape[1], -1)) * scale.unsqueeze(-1)).flatten(-2)
     return torch.nn.functional.linear((x / step).floor() * step, wide, bias)
 

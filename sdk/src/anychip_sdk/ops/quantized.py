@@ -1,7 +1,9 @@
 """Matrix products with integer weights and activations. Knows levels, scales and their rounding; knows no packing.
 
 A weight is a whole number times a scale that a row, or a group of neighbours within a row, shares. Activations are
-rounded to whole numbers on the way in, each row by its own largest number; products are sums of whole numbers.
+rounded to whole numbers on the way in, each block of neighbours by its largest number; products are sums of whole
+numbers. One scale for a whole row of activations would be cheaper, but a few features of most models are so much
+larger than all others that these would drown in it.
 """
 
 from __future__ import annotations
@@ -12,25 +14,27 @@ from anychip_sdk.ops.base import Arg, accumulated, accurate, op
 
 #: values of a row that lie in 16 bytes: byte j holds value j in its lower half and value j + 16 in its upper one
 PACKED = 32
-LEVELS = 127.0  #: the largest number of a row of activations becomes this or its negative
-LEAST = 2.0**-100  #: a row without a larger number counts as zero
+BLOCK = 32  #: activations of a row that are rounded together; the last block may be shorter
+LEVELS = 127.0  #: the largest number of a block becomes this or its negative
+LEAST = 2.0**-100  #: a block without a larger number counts as zero
 
-X = Arg("x", "[..., in]", doc="rounded per row to whole multiples of its largest size / 127, ties to even")
+X = Arg("x", "[..., in]", doc="of 32 neighbours each is rounded to a multiple of the largest / 127, ties to even")
 WEIGHT = Arg("weight", "[out, in]", "int8", weight=True)
 SCALE = Arg("scale", "[out, groups]", "float32", weight=True, doc="each for in / groups neighbours of a row")
 BIAS = Arg("bias", "[out]", optional=True, weight=True)
 
 
-def rounded_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Whole numbers of -127 .. 127 and the scale of each row, both in the dtype that references compute in.
+def rounded(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whole numbers of -127 .. 127 and each one's scale, in the dtype that references compute in.
 
-    A row with a number that is none, or infinite, is all not a number.
+    A block with a number that is none, or infinite, is all not a number.
     """
     wide = x.to(accurate(x.dtype))
-    largest = wide.abs().amax(dim=-1, keepdim=True)
-    scale = torch.where(largest < LEAST, torch.zeros_like(largest), largest / LEVELS)
-    levels = torch.where(scale == 0, torch.zeros_like(wide), wide / scale)
-    return levels.round(), scale
+    blocks: torch.Tensor = torch.nn.functional.pad(wide, (0, -x.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    largest = blocks.abs().amax(dim=-1, keepdim=True)
+    scale = torch.where(largest < LEAST, torch.zeros_like(largest), largest / LEVELS).expand_as(blocks)
+    scale = scale.flatten(-2)[..., : x.shape[-1]]
+    return torch.where(scale == 0, torch.zeros_like(wide), wide / scale).round(), scale
 
 
 def dequantized_int8(weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
@@ -60,9 +64,9 @@ def packed(levels: torch.Tensor) -> torch.Tensor:
 
 
 def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    levels, scale = rounded_rows(x)
-    out = torch.nn.functional.linear(levels, weight.to(levels.dtype)) * scale
-    return out if bias is None else out + bias.to(out.dtype)
+    levels, scale = rounded(x)
+    wide_bias = None if bias is None else bias.to(scale.dtype)
+    return torch.nn.functional.linear(levels * scale, weight.to(scale.dtype), wide_bias)
 
 
 @op(X, WEIGHT, SCALE, BIAS, returns=Arg("out", "[..., out]"), error=accumulated("in"))
@@ -108,6 +112,8 @@ def lm_head_int8(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> 
 
 
 __all__ = [
+    "BLOCK",
+    "LEAST",
     "PACKED",
     "dequantized_int4",
     "dequantized_int8",
@@ -115,6 +121,6 @@ __all__ = [
     "linear_int8",
     "lm_head_int8",
     "packed",
-    "rounded_rows",
+    "rounded",
     "unpacked",
 ]

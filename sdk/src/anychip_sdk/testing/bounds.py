@@ -16,7 +16,7 @@ import torch
 from anychip_sdk.ops.attention import paged_attention
 from anychip_sdk.ops.base import Arg, AttentionBatch, Op
 from anychip_sdk.ops.norm import normalise
-from anychip_sdk.ops.quantized import dequantized_int4, dequantized_int8, rounded_rows
+from anychip_sdk.ops.quantized import dequantized_int4, dequantized_int8, rounded
 from anychip_sdk.ops.sampling import apply_penalties
 
 F32_EPS = torch.finfo(torch.float32).eps
@@ -96,11 +96,11 @@ def _products(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None =
 
 def _rounded_products(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> list[Terms]:
     """Whole numbers sum without error; only what is so near a tie that float32 can't tell may be a step off."""
-    levels, scale = rounded_rows(x)
+    levels, scale = rounded(x)
     [products] = _products(levels * scale, weight, bias)
     ratio = torch.where(scale == 0, 0.0, x / scale).abs()
-    is_near = ((ratio % 1 - 0.5).abs() <= 4 * F32_EPS * ratio).to(x.dtype)
-    return [products._replace(stepped=torch.nn.functional.linear(is_near, weight.abs()) * scale)]
+    steps = torch.where((ratio % 1 - 0.5).abs() <= 4 * F32_EPS * ratio, scale, 0.0)
+    return [products._replace(stepped=torch.nn.functional.linear(steps, weight.abs()))]
 
 
 def _linear_int8(
