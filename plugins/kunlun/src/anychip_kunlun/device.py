@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from anychip_kunlun.streams import KunlunStream, Queues
 from anychip_kunlun.vendor import VendorOps
 from anychip_sdk.device import Capabilities, Device, DeviceConfig, DeviceInfo, MemoryInfo, Stream
-from anychip_sdk.errors import DeviceAbsent, MemoryInsufficient
+from anychip_sdk.errors import DeviceAbsent, DeviceLost, MemoryInsufficient
 
 #: the driver keeps a registration's size in 32 bits
 PINNED_MAX = 1 << 32
@@ -59,12 +60,13 @@ class KunlunDevice(Device):
 
     def close(self) -> None:
         for stream in list(self._streams):
-            self.destroy_stream(stream)
-        self._enter()
+            with suppress(DeviceLost):  # what is lost goes with the process
+                self.destroy_stream(stream)
         self._accelerator.empty_cache()
 
     def memory(self) -> MemoryInfo:
         """What the driver has free, and what torch keeps in reserve for the next allocations."""
+        self._trail.check()
         free, total = self._accelerator.mem_get_info(self._index)
         reserve = self._accelerator.memory_reserved(self._index) - self._accelerator.memory_allocated(self._index)
         return MemoryInfo(total, min(total, free + max(0, reserve)))
@@ -80,13 +82,12 @@ class KunlunDevice(Device):
 
     def copy(self, dst: torch.Tensor, src: torch.Tensor, stream: Stream | None = None) -> None:
         """Queued as given; views that overlap go through a third tensor."""
-        self._trail.check()
+        self._enter()
         if dst.shape != src.shape:
             message = f"copy: {tuple(src.shape)} does not fit {tuple(dst.shape)}"
             raise ValueError(message)
         if _overlap(dst, src):
             src = src.clone()
-        self._enter()
         self._trail.last_op = "a copy"
         raw = _raw(stream)
         self._stack.copy(dst, src, raw)
@@ -135,6 +136,7 @@ class KunlunDevice(Device):
 
     def _enter(self) -> None:
         """The current device is the thread's own, and a new thread begins with device 0."""
+        self._trail.check()
         self._accelerator.set_device(self._index)
 
     def _empty(self, nbytes: int) -> torch.Tensor:

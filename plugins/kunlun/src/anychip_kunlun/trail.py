@@ -6,6 +6,7 @@ that call names what ran last, and every one behind it says the same.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from typing import TypeVar
@@ -25,6 +26,7 @@ class Trail:
     def __init__(self) -> None:
         self.last_op = "nothing"
         self._lost: str | None = None
+        self._pid = os.getpid()
 
     def waiting(self, wait: Callable[[], T]) -> T:
         """Run what waits for the device.
@@ -42,7 +44,9 @@ class Trail:
             raise self._error() from error
 
     def check(self) -> None:
-        """Raise DeviceLost if the device is lost."""
+        """Raise DeviceLost if the device is lost, or was opened before this process was forked."""
+        if self._lost is None and os.getpid() != self._pid:
+            self._lost = f"the device was opened by process {self._pid}, which forked this one"
         if self._lost is not None:
             raise self._error()
 

@@ -54,6 +54,7 @@ class VendorOps:
         if function is None:
             message = f"kunlun_ops has no {name}"
             raise RuntimeError(message)
+        self.trail.check()
         self.enter()
         self.trail.last_op = f"kunlun_ops.{name}"
         try:

@@ -54,8 +54,7 @@ class Blocks:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         kv_heads, head_dim = k_cache.shape[2:]
         qkv = self._linear(x, qkv_weight, qkv_bias)
-        key = f"kunlun.turn {table.data_ptr()} {x.dtype}"
-        by = batch.once(key, lambda: turn(positions, table, x.dtype))
+        by = batch.once(f"kunlun.turn {table.data_ptr()}", lambda: turn(positions, table))
         norms = None if q_norm is None or k_norm is None else Norms(q_norm, k_norm, eps)
         q, k, v = self._rope.split(qkv, heads, kv_heads, head_dim, norms, by)
         self._cache.kv_write(k, v, k_cache, v_cache, slots)

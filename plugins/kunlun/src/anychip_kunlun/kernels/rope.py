@@ -1,7 +1,8 @@
 """Rotary embedding on the vendor's ops, with and without the norms of queries and keys. Knows heads; knows no cache.
 
-The ops take a table of the dtype of q, and positions into it. They get the rows of this step only, in order: casting
-the whole table in each layer would cost more than the op.
+The ops take a table of the dtype of q, and positions into it. They get the rows of this step only, in order: to cast
+the whole table in each layer would cost more than the op. A table rounded to 16 bits turns by a wrong angle, so the
+plain op runs in float32; the fused one has no such choice.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ FUSED_DTYPES = (torch.bfloat16, torch.float16)
 class Turn(NamedTuple):
     """The angles of a step's tokens as the ops take them."""
 
-    table: torch.Tensor  #: [tokens, rotary_dim], cosines and sines, of the dtype of q
+    table: torch.Tensor  #: float32 [tokens, rotary_dim], cosines and sines
     positions: torch.Tensor  #: int64 [tokens]: 0, 1, 2 ...
 
 
@@ -31,8 +32,8 @@ class Norms(NamedTuple):
     eps: float
 
 
-def turn(positions: torch.Tensor, table: torch.Tensor, dtype: torch.dtype) -> Turn:
-    rows = table.index_select(0, positions).to(dtype)
+def turn(positions: torch.Tensor, table: torch.Tensor) -> Turn:
+    rows = table.index_select(0, positions)
     return Turn(rows, torch.arange(len(positions), dtype=torch.int64, device=positions.device))
 
 
@@ -44,7 +45,7 @@ class Rope:
     def rope(
         self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor, table: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.turned(q, k, turn(positions, table, q.dtype))
+        return self.turned(q, k, turn(positions, table))
 
     def qk_norm_rope(
         self,
@@ -57,22 +58,22 @@ class Rope:
         table: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         q, k = self._rows.rms_norm(q, q_weight, eps), self._rows.rms_norm(k, k_weight, eps)
-        return self.turned(q, k, turn(positions, table, q.dtype))
+        return self.turned(q, k, turn(positions, table))
 
     def turned(self, q: torch.Tensor, k: torch.Tensor, by: Turn) -> tuple[torch.Tensor, torch.Tensor]:
         """New tensors: the op turns in place."""
-        q, k = (torch.empty_like(x, memory_format=torch.contiguous_format).copy_(x) for x in (q, k))
+        wide_q, wide_k = (_copied(x, torch.float32) for x in (q, k))
         if q.numel():
             self._vendor.call(
                 "rotary_embedding",
                 positions=by.positions,
-                query=q.flatten(1),
-                key=k.flatten(1),
+                query=wide_q.flatten(1),
+                key=wide_k.flatten(1),
                 head_size=q.shape[-1],
                 cos_sin_cache=by.table,
                 is_neox=True,
             )
-        return q, k
+        return wide_q.to(q.dtype), wide_k.to(k.dtype)
 
     def split(
         self, qkv: torch.Tensor, heads: int, kv_heads: int, head_dim: int, norms: Norms | None, by: Turn
@@ -102,7 +103,7 @@ class Rope:
             k,
             v,
             qkv.contiguous(),
-            by.table,
+            by.table.to(qkv.dtype),
             norms.q_weight.to(qkv.dtype),
             norms.k_weight.to(qkv.dtype),
             by.positions,
@@ -114,6 +115,11 @@ class Rope:
             by.table.shape[1],
         )
         return q.view(tokens, heads, head_dim), k.view(tokens, kv_heads, head_dim), v.view(tokens, kv_heads, head_dim)
+
+
+def _copied(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A contiguous tensor of its own."""
+    return torch.empty(x.shape, dtype=dtype, device=x.device).copy_(x)
 
 
 __all__ = ["FUSED_EPS", "Norms", "Rope", "Turn", "turn"]
