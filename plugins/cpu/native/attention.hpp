@@ -1,7 +1,9 @@
-// What the attention kernels are called with, and the table of one instruction set's kernels. Knows no instruction set.
+// What the attention kernels are called with. Knows no instruction set.
 #pragma once
 
 #include <cstdint>
+
+#include "dtype.hpp"
 
 namespace anychip {
 
@@ -23,8 +25,6 @@ struct AttentionArgs {
   const std::int32_t* context_lens;  // [rows]
   const std::int32_t* page_table;    // [rows, pages_max]
 };
-
-enum DType : std::int32_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2, kDTypes = 3 };
 
 // Keys that are scored at a time, and keys whose softmax is computed from scratch before it is merged. Both start at
 // multiples of themselves, whatever the row, the batch or the chunk: so a query's result depends on its position only.
@@ -54,16 +54,6 @@ inline std::int64_t scratch_floats(const AttentionArgs& args) {
   return 2 * kBlock * dim + rows * (3 * (dim + 16) + kBlock + 8) + 256;
 }
 
-struct Kernels {
-  const char* name;
-  void (*attend[kDTypes])(const Tile& tile, float* scratch);
-  // `count` partial results of each query head, those of one span beside each other, into `out`
-  void (*merge[kDTypes])(const Tile& tile, float* partials, std::int64_t count, std::int64_t stride);
-};
-
-const Kernels* portable_kernels();
-const Kernels* avx2_kernels();
-const Kernels* avx512_kernels();
-const Kernels* avx512_bf16_kernels();
+void attention(const AttentionArgs& args);
 
 }  // namespace anychip

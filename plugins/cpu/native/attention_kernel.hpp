@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "attention.hpp"
+#include "exponential.hpp"
 #include "numbers.hpp"
 
 namespace {
@@ -17,20 +18,6 @@ using anychip::kSpan;
 using anychip::Tile;
 
 alignas(64) const std::uint32_t kNothing[1024] = {};  // stands in for keys and values that no query sees
-
-inline Simd::F exp2(Simd::F x) {
-  x = Simd::at_least(-200.0f, x);
-  const Simd::F power = Simd::round(x), f = x - power;
-  Simd::F y = Simd::set(kExp2[6]);
-  for (int i = 5; i >= 0; --i) y = Simd::fma(y, f, Simd::set(kExp2[i]));
-  return Simd::scale(y, power);
-}
-
-inline float exp2(float x) {
-  alignas(64) float lanes[Simd::kWidth];
-  Simd::store(lanes, exp2(Simd::set(x)));
-  return lanes[0];
-}
 
 template <class Engine>
 class Attention {

@@ -5,6 +5,9 @@
 #include "pair_engine.hpp"
 
 #include "attention_kernel.hpp"
+#include "rows_kernel.hpp"
+
+#include "dispatch.hpp"
 
 namespace anychip {
 
@@ -13,6 +16,7 @@ const Kernels* avx512_bf16_kernels() {
       "avx512_bf16",
       {attend<FloatEngine<float>>, attend<PairEngine>, attend<FloatEngine<half>>},
       {merge_partials<FloatEngine<float>>, merge_partials<PairEngine>, merge_partials<FloatEngine<half>>},
+      rows::kKernels,
   };
   return &kernels;
 }

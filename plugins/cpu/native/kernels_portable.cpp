@@ -4,6 +4,9 @@
 #include "float_engine.hpp"
 
 #include "attention_kernel.hpp"
+#include "rows_kernel.hpp"
+
+#include "dispatch.hpp"
 
 namespace anychip {
 
@@ -12,6 +15,7 @@ const Kernels* portable_kernels() {
       "portable",
       {attend<FloatEngine<float>>, attend<FloatEngine<bf16>>, attend<FloatEngine<half>>},
       {merge_partials<FloatEngine<float>>, merge_partials<FloatEngine<bf16>>, merge_partials<FloatEngine<half>>},
+      rows::kKernels,
   };
   return &kernels;
 }

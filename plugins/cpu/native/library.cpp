@@ -96,3 +96,12 @@ EXPORT std::int32_t anychip_cpu_attention(const anychip::AttentionArgs* args) {
     return 1;
   }
 }
+
+EXPORT void anychip_cpu_norm(const anychip::NormArgs* args) { anychip::norm(*args); }
+
+// 0: done; 1: a position or a slot is out of range, and nothing was written
+EXPORT std::int32_t anychip_cpu_heads(const anychip::HeadsArgs* args) { return !anychip::heads(*args); }
+
+EXPORT void anychip_cpu_gated(const anychip::GatedArgs* args) { anychip::gated(*args); }
+
+EXPORT void anychip_cpu_argmax(const anychip::ArgmaxArgs* args) { anychip::argmax(*args); }

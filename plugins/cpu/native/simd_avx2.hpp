@@ -52,6 +52,8 @@ struct Simd {
     };
     return _mm256_mul_ps(_mm256_mul_ps(x, factor(first)), factor(_mm256_sub_epi32(n, first)));
   }
+  static F where_negative(F x, F a, F b) { return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, zero(), _CMP_LT_OQ)); }
+  static bool any_nan(F x) { return _mm256_movemask_ps(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)) != 0; }
   static float sum(F x) {
     __m128 half_sum = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     half_sum = _mm_add_ps(half_sum, _mm_movehl_ps(half_sum, half_sum));

@@ -41,6 +41,10 @@ struct Simd {
   }
   static F round(F x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   static F scale(F x, F power) { return _mm512_scalef_ps(x, power); }
+  static F where_negative(F x, F a, F b) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, zero(), _CMP_LT_OQ), b, a);
+  }
+  static bool any_nan(F x) { return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q) != 0; }
   static float sum(F x) { return _mm512_reduce_add_ps(x); }
   static float max(F x) { return _mm512_reduce_max_ps(x); }
   static F iota() { return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }

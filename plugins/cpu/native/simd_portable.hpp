@@ -62,6 +62,11 @@ struct Simd {
     const I n = __builtin_convertvector(power, I), first = n >> 1;
     return x * (F)((first + 127) << 23) * (F)((n - first + 127) << 23);
   }
+  static F where_negative(F x, F a, F b) { return x < zero() ? a : b; }
+  static bool any_nan(F x) {
+    const I strange = x != x;
+    return (strange[0] | strange[1] | strange[2] | strange[3]) != 0;
+  }
   static float sum(F x) { return (x[0] + x[1]) + (x[2] + x[3]); }
   static float max(F x) { return larger(larger(x[0], x[1]), larger(x[2], x[3])); }
   static F iota() { return F{0.0f, 1.0f, 2.0f, 3.0f}; }

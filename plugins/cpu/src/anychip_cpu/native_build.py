@@ -28,7 +28,7 @@ KERNELS = {
     "avx512": AVX512,
     "avx512_bf16": (*AVX512, "-mavx512bf16"),
 }
-COMMON = ("attention.cpp", "threads.cpp", "library.cpp")
+COMMON = ("attention.cpp", "rows.cpp", "threads.cpp", "library.cpp")
 
 
 class CannotBuildError(Exception):

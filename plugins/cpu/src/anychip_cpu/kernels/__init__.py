@@ -9,6 +9,7 @@ import torch
 from anychip_cpu import native
 from anychip_cpu.kernels import blocks, cache, elementwise, linear, norm, packed, rope, sampling
 from anychip_cpu.kernels.attention import NativeAttention, PagedAttention
+from anychip_cpu.kernels.rows import Rows
 from anychip_sdk.ops import apply_logit_bias, apply_penalties
 from anychip_sdk.registry import KernelFunction, Need, Registrar
 
@@ -19,34 +20,57 @@ def register(registry: Registrar) -> None:
     """Offer the kernels; those on packed weights first and only where they were found to work."""
     gathered = PagedAttention()
     library = native.library()
-    attention = NativeAttention(None if isinstance(library, native.Absent) else library, gathered)
+    loaded = None if isinstance(library, native.Absent) else library
+    attention, rows = NativeAttention(loaded, gathered), Rows(loaded)
     usable = packed.usable_dtypes()
     if usable:
-        _register_packed(registry, attention, usable)
+        _register_packed(registry, attention, rows, usable)
     registry.register("linear", linear.linear_plain, dtypes=FLOATS)
     registry.register("lm_head", linear.lm_head_plain, dtypes=FLOATS)
-    registry.register("ffn", blocks.Ffn(blocks.plain), dtypes=FLOATS, name="ffn_plain")
-    registry.register("mha", blocks.Mha(blocks.plain, attention), dtypes=FLOATS, name="mha_plain")
+    registry.register("ffn", blocks.Ffn(blocks.plain, rows), dtypes=FLOATS, name="ffn_plain")
+    registry.register("mha", blocks.Mha(blocks.plain, attention, rows), dtypes=FLOATS, name="mha_plain")
     registry.register("paged_attention", attention, dtypes=FLOATS, requires=_needs(library), name="native")
     registry.register("paged_attention", gathered, dtypes=FLOATS, name="gathered_flash")
+    for name, kernel in _natives(rows).items():
+        registry.register(name, kernel, dtypes=FLOATS, requires=_absence(library), name="native")
     for name, kernel in _SIMPLE.items():
         registry.register(name, kernel, dtypes=FLOATS, name=name)
 
 
 def _needs(library: native.Library | native.Absent) -> Mapping[str, Need]:
-    """What the native attention needs; without a library, something no model has: so the reason is shown."""
+    """What the native attention needs."""
+    limits = f"a multiple of {native.HEAD_DIM_STEP} up to {native.HEAD_DIM_MAX}"
+    return _absence(library) or {"head_dim": Need(native.is_supported_head_dim, limits)}
+
+
+def _absence(library: native.Library | native.Absent) -> Mapping[str, Need]:
+    """Without a library, a need that no model meets: so the reason is shown."""
     if isinstance(library, native.Absent):
         return {"library": Need(lambda _: False, f"native kernels, which are {library}")}
-    limits = f"a multiple of {native.HEAD_DIM_STEP} up to {native.HEAD_DIM_MAX}"
-    return {"head_dim": Need(native.is_supported_head_dim, limits)}
+    return {}
 
 
-def _register_packed(registry: Registrar, attention: NativeAttention, dtypes: tuple[torch.dtype, ...]) -> None:
+def _natives(rows: Rows) -> dict[str, KernelFunction]:
+    return {
+        "add_rms_norm": rows.add_rms_norm,
+        "argmax": rows.argmax,
+        "gelu_mul": rows.gelu_mul,
+        "kv_write": rows.kv_write,
+        "qk_norm_rope": rows.qk_norm_rope,
+        "rms_norm": rows.rms_norm,
+        "rope": rows.rope,
+        "silu_mul": rows.silu_mul,
+    }
+
+
+def _register_packed(
+    registry: Registrar, attention: NativeAttention, rows: Rows, dtypes: tuple[torch.dtype, ...]
+) -> None:
     """Kernels whose weights go through `packed.prepare`."""
-    mha = blocks.Mha(packed.multiply, attention)
+    mha = blocks.Mha(packed.multiply, attention, rows)
     registry.register("linear", linear.linear_packed, dtypes=dtypes, prepares_weight=True)
     registry.register("lm_head", linear.lm_head_packed, dtypes=dtypes, prepares_weight=True)
-    registry.register("ffn", blocks.Ffn(packed.multiply), dtypes=dtypes, prepares_weight=True, name="ffn_packed")
+    registry.register("ffn", blocks.Ffn(packed.multiply, rows), dtypes=dtypes, prepares_weight=True, name="ffn_packed")
     registry.register("mha", mha, dtypes=dtypes, prepares_weight=True, name="mha_packed")
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 from anychip_cpu.kernels import packed, rope
 from anychip_cpu.kernels.attention import NativeAttention
 from anychip_cpu.kernels.cache import kv_write
-from anychip_cpu.kernels.elementwise import silu_mul
+from anychip_cpu.kernels.rows import NO_NORMS, Norms, Pair, Rows, Turn
 from anychip_sdk.ops.base import AttentionBatch
 
 Multiply = Callable[[torch.Tensor, torch.Tensor, "torch.Tensor | None"], torch.Tensor]
@@ -19,8 +19,9 @@ Multiply = Callable[[torch.Tensor, torch.Tensor, "torch.Tensor | None"], torch.T
 class Ffn:
     """The gated MLP."""
 
-    def __init__(self, multiply: Multiply) -> None:
+    def __init__(self, multiply: Multiply, rows: Rows) -> None:
         self._multiply = multiply
+        self._rows = rows
 
     def __call__(
         self,
@@ -34,16 +35,17 @@ class Ffn:
             gate_bias, up_bias = (None, None) if gate_up_bias is None else gate_up_bias.chunk(2)
             inner = packed.multiply_gated(x, gate_up_weight, gate_bias, up_bias)
         else:
-            inner = silu_mul(*self._multiply(x, gate_up_weight, gate_up_bias).chunk(2, dim=-1))
+            inner = self._rows.silu_mul(*self._multiply(x, gate_up_weight, gate_up_bias).chunk(2, dim=-1))
         return self._multiply(inner, down_weight, down_bias)
 
 
 class Mha:
     """The attention block: queries and keys are normalised and turned as the one tensor that they come in."""
 
-    def __init__(self, multiply: Multiply, attention: NativeAttention) -> None:
+    def __init__(self, multiply: Multiply, attention: NativeAttention, rows: Rows) -> None:
         self._multiply = multiply
         self._attention = attention
+        self._rows = rows
 
     def __call__(
         self,
@@ -66,16 +68,29 @@ class Mha:
         window: int | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         kv_heads, head_dim = k_cache.shape[2:]
-        heads_all = self._multiply(x, qkv_weight, qkv_bias).view(-1, heads + 2 * kv_heads, head_dim)
-        both, v = heads_all.split((heads + kv_heads, kv_heads), dim=1)
-        turn = batch.once(f"cpu.angles {table.data_ptr()}", lambda: rope.angles(positions, table))
-        norms = None
-        if q_norm is not None and k_norm is not None:
-            norms = rope.Norms(heads, q_norm, k_norm, eps)
-        q, k = rope.turned(both, turn, norms).split((heads, kv_heads), dim=1)
-        kv_write(k, v, k_cache, v_cache, slots)
+        qkv = self._multiply(x, qkv_weight, qkv_bias).view(-1, heads + 2 * kv_heads, head_dim)
+        norms = NO_NORMS if q_norm is None or k_norm is None else Norms((q_norm, k_norm, None), eps)
+        turn, caches = Turn(positions, table), (k_cache, v_cache)
+        if self._rows.can_prepare(qkv, norms, turn, caches, slots):
+            q = self._rows.prepare(qkv, heads, norms, turn, caches, slots)
+        else:
+            q = _prepare(qkv, heads, norms, turn, caches, slots, batch)
         mixed = self._attention(q, k_cache, v_cache, batch, scale, window)
         return self._multiply(mixed.flatten(1), out_weight, out_bias), k_cache, v_cache
+
+
+def _prepare(
+    qkv: torch.Tensor, heads: int, norms: Norms, turn: Turn, caches: Pair, slots: torch.Tensor, batch: AttentionBatch
+) -> torch.Tensor:
+    """`Rows.prepare` in torch."""
+    kv_heads = caches[0].shape[2]
+    both, v = qkv.split((heads + kv_heads, kv_heads), dim=1)
+    angles = batch.once(f"cpu.angles {turn.table.data_ptr()}", lambda: rope.angles(*turn))
+    q_norm, k_norm, _ = norms.weights
+    weights = None if q_norm is None or k_norm is None else rope.Norms(heads, q_norm, k_norm, norms.eps)
+    q, k = rope.turned(both, angles, weights).split((heads, kv_heads), dim=1)
+    kv_write(k, v, *caches, slots)
+    return q
 
 
 def plain(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -1,0 +1,77 @@
+// The ops that work on each row, head or element by itself: what they are called with. Knows no instruction set.
+#pragma once
+
+#include <cstdint>
+
+#include "dtype.hpp"
+
+namespace anychip {
+
+// Strides are in elements; the last dimension of every tensor is contiguous.
+struct NormArgs {
+  const void* x;         // [rows, dim]
+  const void* residual;  // [rows, dim]; NULL: nothing is added
+  const void* weight;    // [dim]
+  void* out;             // [rows, dim], contiguous
+  void* total;           // x + residual, rounded: [rows, dim], contiguous
+  std::int64_t rows, dim, x_stride, residual_stride;
+  std::int64_t threads;
+  double eps;
+  std::int64_t dtype;
+};
+
+// Heads of one kind: where they are, what is done to them, where they go.
+struct HeadsPart {
+  const void* from;      // [tokens, heads, head_dim]
+  void* to;              // the same, or a cache [pages, page_size, heads, head_dim]
+  const void* weight;    // of the normalisation, [head_dim]; NULL: none
+  std::int64_t heads;    // 0: no such part
+  std::int64_t from_token, from_head;
+  std::int64_t to_page, to_token, to_head;  // in a cache, a token is a slot
+  std::int32_t is_turned, is_cached;
+};
+
+constexpr int kParts = 3;
+constexpr std::int64_t kHeadDimMax = 1024;
+
+struct HeadsArgs {
+  HeadsPart parts[kParts];
+  const std::int64_t* positions;  // [tokens]
+  const std::int64_t* slots;      // [tokens]
+  const float* table;             // [places, rotary_dim]: cosines, then sines
+  std::int64_t tokens, places, slot_count, threads;
+  double eps;
+  std::int32_t dtype, head_dim, rotary_dim, page_size;
+};
+
+enum Gate : std::int32_t { kSilu = 0, kGelu = 1 };
+
+struct GatedArgs {
+  const void* gate;  // [rows, dim]
+  const void* up;
+  void* out;  // contiguous
+  std::int64_t rows, dim, gate_stride, up_stride, threads;
+  std::int32_t dtype, kind;
+};
+
+struct ArgmaxArgs {
+  const float* logits;  // [rows, vocab]
+  std::int64_t* ids;    // [rows]
+  std::int64_t rows, vocab, stride, threads;
+};
+
+// One instruction set's kernels, each for some of the rows or tokens.
+struct RowKernels {
+  void (*norm[kDTypes])(const NormArgs& args, std::int64_t begin, std::int64_t end);
+  void (*heads[kDTypes])(const HeadsArgs& args, std::int64_t begin, std::int64_t end);
+  void (*gated[kDTypes])(const GatedArgs& args, std::int64_t begin, std::int64_t end);
+  void (*argmax)(const ArgmaxArgs& args, std::int64_t begin, std::int64_t end);
+};
+
+void norm(const NormArgs& args);
+// false: a position is not in the table, or a slot not in the cache; nothing was written
+bool heads(const HeadsArgs& args);
+void gated(const GatedArgs& args);
+void argmax(const ArgmaxArgs& args);
+
+}  // namespace anychip
