@@ -159,33 +159,43 @@ def plan_of(recipe: Recipe, config: ModelConfig, backend: Backend, **facts_optio
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "plans"
+#: every recipe that is meant to be applied; what is named base is meant to be extended
+SHIPPED = tuple(
+    path for path in sorted((ROOT / "recipes").rglob("*.yaml")) if "base" not in (path.parent.name, path.stem)
+)
 
 
 @dataclass(frozen=True)
 class GoldenCase:
-    """A shipped recipe on a fixed device. `sets` are assignments that the device makes necessary."""
+    """A shipped recipe, by its path below recipes/ without the ending, on a fixed device."""
 
     recipe: str
     path: str
     raw_config: Mapping[str, Any]
     backend: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    sets: tuple[str, ...] = ()
     supports_thinking: bool = True
 
     def plan(self) -> Plan:
-        recipe = load(ROOT / "recipes" / f"{self.recipe}.yaml", self.sets, env={}).recipe
+        recipe = load(ROOT / "recipes" / f"{self.recipe}.yaml", env={}).recipe
         config = ModelConfig.from_raw(self.raw_config)
         backend = stub_backend(self.backend, **self.options)
         return plan_of(recipe, config, backend, path=self.path, supports_thinking=self.supports_thinking)
 
     def files(self) -> dict[Path, str]:
         """What `tests/golden/plans` holds for it."""
-        plan = self.plan()
+        plan, stem = self.plan(), self.recipe.replace("/", "-")
         data = json.dumps(as_json(plan), indent=1, ensure_ascii=False)
-        return {GOLDEN / f"{self.recipe}.txt": as_text(plan) + "\n", GOLDEN / f"{self.recipe}.json": data + "\n"}
+        return {GOLDEN / f"{stem}.txt": as_text(plan) + "\n", GOLDEN / f"{stem}.json": data + "\n"}
 
 
+P800: Mapping[str, Any] = {"capacity": 96 * GIB, "versions": {"driver": "5.0.21.21"}}
+#: without whole blocks and with one fallback, so that a plan shows both
+GPU: Mapping[str, Any] = {
+    "capacity": 80 * GIB,
+    "kernels": references("mha", "ffn", "apply_penalties"),
+    "versions": {"driver": "580.1"},
+}
 GOLDEN_CASES = (
     GoldenCase(
         "quickstart",
@@ -196,20 +206,8 @@ GOLDEN_CASES = (
         supports_thinking=False,
     ),
     GoldenCase("qwen3-cpu", "/data/models/Qwen3-8B", QWEN3_8B, "cpu", {"versions": {"runtime": "2.13.0"}}),
-    GoldenCase(
-        "qwen3-cuda",
-        "/data/models/Qwen3-8B",
-        QWEN3_8B,
-        "cuda",
-        # without whole blocks and with one fallback, so that a plan shows both
-        {"capacity": 80 * GIB, "kernels": references("mha", "ffn", "apply_penalties"), "versions": {"driver": "580.1"}},
-    ),
-    GoldenCase(
-        "qwen3-kunlun",
-        "/data/models/Qwen3-8B",
-        QWEN3_8B,
-        "kunlun",
-        {"capacity": 96 * GIB, "versions": {"driver": "5.0.21.21"}},
-        ("backend.requires.conformance=null",),  # no certificate is installed
-    ),
+    GoldenCase("qwen3-cuda", "/data/models/Qwen3-8B", QWEN3_8B, "cuda", GPU),
+    GoldenCase("qwen3-kunlun", "/data/models/Qwen3-8B", QWEN3_8B, "kunlun", P800),
+    GoldenCase("mixed-room/cuda", "/data/models/Qwen3-8B", QWEN3_8B, "cuda", GPU),
+    GoldenCase("mixed-room/kunlun", "/data/models/Qwen3-8B", QWEN3_8B, "kunlun", P800),
 )

@@ -5,7 +5,7 @@ import pytest
 from anychip.plan.explain import as_json
 from anychip.recipe import load
 from anychip_sdk.errors import ConformanceFailed
-from support.plans import GOLDEN, GOLDEN_CASES, QWEN3_8B, ROOT, ModelConfig, plan_of, stub_backend
+from support.plans import GOLDEN, GOLDEN_CASES, QWEN3_8B, ROOT, SHIPPED, ModelConfig, plan_of, stub_backend
 
 
 @pytest.mark.parametrize("case", GOLDEN_CASES, ids=lambda case: case.recipe)
@@ -16,9 +16,16 @@ def test_a_shipped_recipe_is_planned_as_recorded(case):
 
 
 def test_every_shipped_recipe_has_a_golden_plan():
-    shipped = {file.stem for file in (ROOT / "recipes").glob("*.yaml")}
-    assert shipped == {case.recipe for case in GOLDEN_CASES}
-    assert {file.stem for file in GOLDEN.glob("*.json")} == shipped
+    assert {file.relative_to(ROOT / "recipes").with_suffix("").as_posix() for file in SHIPPED} == {
+        case.recipe for case in GOLDEN_CASES
+    }
+    assert {file.stem for file in GOLDEN.glob("*.json")} == {case.recipe.replace("/", "-") for case in GOLDEN_CASES}
+
+
+def test_the_machines_of_a_mixed_room_differ_in_their_backend_alone():
+    cuda, kunlun = (load(ROOT / "recipes" / "mixed-room" / f"{name}.yaml", env={}) for name in ("cuda", "kunlun"))
+    assert {key for key in cuda.resolved if cuda.resolved[key] != kunlun.resolved[key]} == {"backend"}
+    assert (cuda.recipe.backend.name, kunlun.recipe.backend.name) == ("cuda", "kunlun")
 
 
 def test_planning_is_pure():
@@ -37,7 +44,8 @@ def test_the_parts_of_a_plan_add_up(case):
 
 
 def test_a_certificate_that_the_recipe_wants_and_nobody_has_is_exit_7():
-    recipe = load(ROOT / "recipes" / "qwen3-kunlun.yaml", env={}).recipe
+    wanted = ["backend.requires.conformance=serving-core"]
+    recipe = load(ROOT / "recipes" / "qwen3-kunlun.yaml", wanted, env={}).recipe
     backend = stub_backend("kunlun", versions={"driver": "5.0.21.21"})
     with pytest.raises(ConformanceFailed, match="serving-core") as failed:
         plan_of(recipe, ModelConfig.from_raw(QWEN3_8B), backend)

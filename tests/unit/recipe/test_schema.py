@@ -1,7 +1,6 @@
 """The schema, its reference page, its JSON Schema, and the recipes that are shipped."""
 
 import json
-from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -11,19 +10,18 @@ from anychip.recipe.conflicts import RULES
 from anychip.recipe.export import json_schema, markdown
 from anychip.recipe.keys import all_keys
 from anychip.recipe.quantities import Seconds
-
-ROOT = Path(__file__).parents[3]
-SHIPPED = sorted((ROOT / "recipes").glob("*.yaml"))
+from support.plans import ROOT, SHIPPED
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_a_shipped_recipe_is_valid_and_says_what_it_needs(path):
-    assert load(path, env={}).recipe.name == path.stem
+    place = path.relative_to(ROOT / "recipes")
+    assert load(path, env={}).recipe.name == place.with_suffix("").parts[0]
     head = path.read_text(encoding="utf-8").split("version:")[0]
-    assert head.startswith("# yaml-language-server: $schema=recipe.schema.json\n")
+    assert head.startswith(f"# yaml-language-server: $schema={'../' * (len(place.parts) - 1)}recipe.schema.json\n")
     assert "# What: " in head
     assert "# Needs: " in head
-    assert f"platform apply recipes/{path.name}" in head
+    assert f"platform apply recipes/{place.as_posix()}" in head
 
 
 def test_the_reference_page_is_up_to_date():
