@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 
@@ -45,8 +45,8 @@ def register(registry: Registrar, vendor: VendorOps, has_kernels: Callable[[], b
     offer.fused("ffn", blocks.ffn, "swiglu", prepares_weight=True)
     offer.fused("rope", rope.rope, ROTARY)
     offer.fused("qk_norm_rope", rope.qk_norm_rope, "rmsnorm", ROTARY)
-    offer.fused("linear_int8", linear.linear_int8, "quant2d", "matmul", requires={"groups": one_of(1)})
-    offer.fused("lm_head_int8", linear.lm_head_int8, "quant2d", "matmul", requires={"groups": one_of(1)})
+    offer.plain("linear_int8", linear.linear_int8)
+    offer.plain("lm_head_int8", linear.lm_head_int8)
     offer.on_pages("kv_write", Cache(vendor).kv_write, WRITE)
     offer.on_pages("paged_attention", attention, PREFILL, decodes=True)
     offer.on_pages("mha", blocks.mha, PREFILL, WRITE, "rmsnorm", ROTARY, decodes=True, prepares_weight=True)
@@ -80,13 +80,10 @@ class _Offers:
         op: str,
         kernel: KernelFunction,
         *names: str,
-        requires: Mapping[str, Need] | None = None,
         prepares_weight: bool = False,
     ) -> None:
-        needs = {**self._contract(names), **(requires or {})}
-        self._registry.register(
-            op, kernel, dtypes=FLOATS, requires=needs, name="+".join(names), prepares_weight=prepares_weight
-        )
+        needs, name = self._contract(names), "+".join(names)
+        self._registry.register(op, kernel, dtypes=FLOATS, requires=needs, name=name, prepares_weight=prepares_weight)
 
     def on_pages(
         self, op: str, kernel: KernelFunction, *names: str, decodes: bool = False, prepares_weight: bool = False

@@ -1,15 +1,17 @@
-"""Products with the model's weights: torch's own in slices of rows, int8 on the vendor's ops. Knows no layer."""
+"""Products with the model's weights: torch's own, in slices of rows where they are many. Knows no layer."""
 
 from __future__ import annotations
 
 import torch
 
 from anychip_kunlun.vendor import VendorOps
-from anychip_sdk.ops.quantized import LEVELS
+from anychip_sdk.ops.quantized import dequantized_int8, rounded
 
 #: float16 products of one token with a weight of 248320 rows came out wrong, in slices right; the limit itself is not
 #: known, so that what was prepared is checked at load too (selfcheck.py)
 WEIGHT_ROWS_MAX = 65536
+#: rows of an int8 weight that exist in the model's dtype at the same time
+WIDENED_ROWS = 4096
 
 
 class Linear:
@@ -34,27 +36,14 @@ class Linear:
     def linear_int8(
         self, x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Rows of x are rounded by quant2d, which keeps each row's largest size; so do the weights' scales here."""
+        """Weights are widened slice by slice: the vendor's own int8 product rounds whole rows of x, this op blocks."""
+        levels, steps = rounded(x)
+        wide = (levels * steps).to(x.dtype)
         out = x.new_empty((*x.shape[:-1], weight.shape[0]))
-        rows = x.contiguous().view(-1, x.shape[-1])
-        if not out.numel():
-            return out
-        levels = torch.empty(rows.shape, dtype=torch.int8, device=x.device)
-        largest = torch.empty((rows.shape[0], 1), dtype=torch.float32, device=x.device)
-        self._vendor.call("quant2d", x=rows, y=levels, max=largest, force_sdnn=True)
-        self._vendor.call(
-            "matmul",
-            x=levels,
-            w=weight,
-            out=out.view(-1, weight.shape[0]),
-            x_trans=False,
-            w_trans=True,
-            alpha=1.0,
-            beta=0.0,
-            bias=None if bias is None else bias.float(),
-            x_pc_max=largest.flatten(),
-            w_pc_max=scale.flatten() * LEVELS,
-        )
+        for start in range(0, weight.shape[0], WIDENED_ROWS):
+            part = slice(start, start + WIDENED_ROWS)
+            rows = dequantized_int8(weight[part], scale[part]).to(x.dtype)
+            out[..., part] = self.linear(wide, rows, None if bias is None else bias[part])
         return out
 
     def lm_head_int8(self, x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
