@@ -157,7 +157,7 @@ def _check_rows(contract: Contract, **tensors: torch.Tensor) -> None:
 
 def _no_extras(op: str, **extras: object) -> None:
     """Arguments that the emulator knows by name only."""
-    given = [name for name, value in extras.items() if value not in (None, False)]
+    given = [name for name, value in extras.items() if value is not None and value is not False]
     if given:
         message = f"the emulator's {op} has no {', '.join(given)}"
         raise NotImplementedError(message)
