@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from anychip_sdk.conformance import store
 from anychip_sdk.conformance.certificate import KillScore, issue, load_certificate, seal, to_json
@@ -14,6 +13,7 @@ from anychip_sdk.conformance.target import installed_digest
 from anychip_sdk.conformance.verdict import judged, verdict
 from anychip_sdk.conformance.verify import verify
 from anychip_sdk.errors import IntegrityFailed, UsageError
+from support.command_line import write_keys
 from support.conformance_runs import case, made_up, waiver
 
 FAILING = "AC-OP-001[linear-float32-wide]"
@@ -21,11 +21,7 @@ FAILING = "AC-OP-001[linear-float32-wide]"
 
 @pytest.fixture
 def keys(tmp_path):
-    key = Ed25519PrivateKey.generate()
-    private, public = tmp_path / "key.pem", tmp_path / "key.pub.pem"
-    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    return private, public
+    return write_keys(tmp_path)
 
 
 def write(folder, results, key=None):
