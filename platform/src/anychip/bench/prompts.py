@@ -9,7 +9,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from anychip.bench.workload import Texts, Workload, draw
+from anychip.bench.workload import Texts, Workload
 from anychip_sdk.errors import PreconditionFailed
 
 Tokenize = Callable[[str], Awaitable[Sequence[int]]]
@@ -37,8 +37,8 @@ async def make_prompts(workload: Workload, count: int, seed: str, vocab_size: in
     shared = await writer.prefix(workload.prompt.shared_tokens)
     prompts = []
     for _ in range(count):
-        own = await writer.own(draw(workload.prompt.own_tokens, numbers))
-        prompts.append(Prompt((*shared, *own), draw(workload.output_tokens, numbers)))
+        own = await writer.own(workload.prompt.own_tokens.draw(numbers))
+        prompts.append(Prompt((*shared, *own), workload.output_tokens.draw(numbers)))
     return prompts
 
 

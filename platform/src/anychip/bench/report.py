@@ -16,7 +16,7 @@ HEADERS = (
     "TPOT P50",
     "ITL P99",
     "REQ/S",
-    "CACHE",
+    "HITS",
     "GOODPUT",
 )
 

@@ -13,7 +13,7 @@ from anychip.bench.prompts import make_prompts
 from anychip.bench.record import NO_SLO, Record, Slo
 from anychip.bench.result import Level, LevelResult, WarmUp
 from anychip.bench.summary import RunSummary, figures, summarize
-from anychip.bench.workload import PromptSection, RequestsSection, Workload
+from anychip.bench.workload import PromptSection, Range, Workload
 from anychip_sdk.errors import AnychipError, UsageError
 
 WINDOWS_MIN, WINDOWS_MAX = 3, 10
@@ -125,13 +125,9 @@ async def _warm_up(client: LoadClient, facts: ServiceFacts, sweep: Sweep, listen
     """Short windows until the last ones are alike."""
     streams = min(WARM_UP_STREAMS, max(max(1, int(level.value)) for level in sweep.levels))
     room = facts.context_length or 4096
-    short = Workload(
-        version=1,
-        name="warm-up",
-        prompt=PromptSection(own_tokens=max(1, min(64, room // 4))),
-        output_tokens=max(1, min(16, room // 4)),
-        requests=RequestsSection(per_stream=1),
-    )
+    own, output = min(64, room // 4), min(16, room // 4)
+    prompt = PromptSection(own_tokens=Range(min=own, max=own))
+    short = Workload(version=1, name="warm-up", prompt=prompt, output_tokens=Range(min=output, max=output))
     rates: list[float] = []
     while len(rates) < WINDOWS_MAX and not is_stable(rates):
         listener.enter(f"warm-up {len(rates) + 1}")

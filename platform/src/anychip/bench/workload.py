@@ -9,12 +9,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from anychip.recipe.check import found, to_plain
 from anychip.recipe.errors import Problems, closest, did_you_mean
-from anychip.recipe.nodes import Table, dotted, nearest
+from anychip.recipe.nodes import Scalar, Table, dotted, find, nearest
 from anychip.recipe.origins import Origin
 from anychip.recipe.parse import parse
 from anychip.recipe.quantities import Listed
@@ -41,6 +41,9 @@ class Range(Section):
     min: Positive
     max: Positive
 
+    def draw(self, numbers: random.Random) -> int:
+        return numbers.randint(self.min, self.max)
+
     @model_validator(mode="after")
     def _in_order(self) -> Range:
         if self.min > self.max:
@@ -48,7 +51,15 @@ class Range(Section):
         return self
 
 
-Length = Positive | Range
+def _as_range(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return {"min": value, "max": value}
+    if not isinstance(value, (dict, Range)):
+        raise ValueError("expected a number of tokens, or a range such as {min: 32, max: 256}")
+    return value
+
+
+Length = Annotated[Range, BeforeValidator(_as_range)]  #: one number is a range of it alone
 
 
 class Texts(Section):
@@ -103,18 +114,13 @@ class Workload(Section):
     @property
     def tokens_max(self) -> int:
         """Of the longest request, prompt and output together."""
-        return self.prompt.shared_tokens + _largest(self.prompt.own_tokens) + _largest(self.output_tokens)
+        return self.prompt.shared_tokens + self.prompt.own_tokens.max + self.output_tokens.max
 
     @property
     def digest(self) -> str:
         """The SHA-256 of what it says; its name and description don't count."""
         said = self.model_dump_json(exclude={"name", "description"})
         return hashlib.sha256(said.encode()).hexdigest()
-
-
-def draw(length: Length, numbers: random.Random) -> int:
-    """One length."""
-    return length if isinstance(length, int) else numbers.randint(length.min, length.max)
 
 
 def shipped() -> tuple[str, ...]:
@@ -169,8 +175,7 @@ def read(text: str, source: str) -> Workload:
 
 
 def _report(tree: Table, detail: ErrorDetails, problems: Problems) -> None:
-    # alternatives of a type are in pydantic's place, and in no file
-    where = tuple(part for part in detail["loc"] if part not in ("int", "Range"))
+    where = detail["loc"]
     node = nearest(tree, where)
     if detail["type"] == "missing":
         message = "missing"
@@ -178,9 +183,13 @@ def _report(tree: Table, detail: ErrorDetails, problems: Problems) -> None:
         known = _fields(where[:-1])
         meant = closest(str(where[-1]), known)
         message = "unknown key" + (f". Did you mean {meant}?" if meant else f", expected one of {', '.join(known)}")
+        parent = nearest(tree, where[:-1])
+        node = Scalar(None, parent.entries[str(where[-1])].key_origin) if isinstance(parent, Table) else node
     else:
         said = detail["msg"].removeprefix("Value error, ")
         message = said if detail["type"] == "value_error" else f"found {found(node)}: {said[0].lower()}{said[1:]}"
+        while find(tree, where) is None:  # inside of a number that stands for a range
+            where = where[:-1]
     problems.add(node.origin, dotted(where), message)
 
 
@@ -194,21 +203,15 @@ def _keys() -> str:
     return ", ".join(Workload.model_fields)
 
 
-def _largest(length: Length) -> int:
-    return length if isinstance(length, int) else length.max
-
-
 __all__ = [
     "DEFAULT",
     "SUFFIXES",
-    "Length",
     "PromptSection",
     "Range",
     "RequestsSection",
     "Texts",
     "Workload",
     "WorkloadInvalid",
-    "draw",
     "load",
     "read",
     "shipped",

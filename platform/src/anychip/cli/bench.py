@@ -160,7 +160,7 @@ def _numbers(option: str, text: str, kind: type[int] | type[float]) -> list[floa
         values = [float(kind(part)) for part in text.split(",")]
     except ValueError:
         values = []
-    if not values or min(values) <= 0 or max(values) > 1e6 or len(set(values)) < len(values):
+    if not values or not all(0 < value <= 1e6 for value in values) or len(set(values)) < len(values):
         raise UsageError(f"{option} {text}: expected different numbers above 0 with commas between them, such as 1,4")
     return values
 
