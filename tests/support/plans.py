@@ -92,6 +92,7 @@ class StubPlugin:
         dtypes: what device and kernels have.
         versions: what the probe reports.
         present: whether there is a device at all.
+        page_size: the page that the device wants.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class StubPlugin:
         versions: Mapping[str, str] | None = None,
         present: bool = True,
         claims: Mapping[str, str] | None = None,
+        page_size: int | None = None,
     ) -> None:
         self.info = BackendInfo(name, "stub", "~=1.0", claims=claims or {}, absence="its card is not there")
         self.kernels = {op: CATALOGUE[op].reference for op in CATALOGUE} if kernels is None else dict(kernels)
@@ -114,7 +116,7 @@ class StubPlugin:
             "Stub One",
             capacity,
             capacity if free is None else free,
-            Capabilities(dtypes=self.dtypes),
+            Capabilities(dtypes=self.dtypes, page_size=page_size),
             {"driver": "5.1.0"} if versions is None else versions,
         )
         self.present = present
@@ -189,7 +191,7 @@ class GoldenCase:
         return {GOLDEN / f"{stem}.txt": as_text(plan) + "\n", GOLDEN / f"{stem}.json": data + "\n"}
 
 
-P800: Mapping[str, Any] = {"capacity": 96 * GIB, "versions": {"driver": "5.0.21.21"}}
+P800: Mapping[str, Any] = {"capacity": 96 * GIB, "versions": {"driver": "5.0.21.21"}, "page_size": 128}
 #: without whole blocks and with one fallback, so that a plan shows both
 GPU: Mapping[str, Any] = {
     "capacity": 80 * GIB,

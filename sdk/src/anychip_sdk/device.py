@@ -24,6 +24,7 @@ class Capabilities:
     graph_capture: GraphCapture = "none"
     deterministic: bool = True
     max_head_dim: int | None = None
+    page_size: int | None = None  #: tokens per KV page that suit its attention; None: the platform's choice
     max_graph_batch: int | None = None
 
 

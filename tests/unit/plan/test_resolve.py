@@ -217,6 +217,12 @@ def test_a_pool_smaller_than_the_context_is_a_warning():
     assert warning == "the KV pool holds 256 tokens, less than the context of 512: longer requests are refused"
 
 
+@pytest.mark.parametrize(("wanted", "recipe", "size"), [(None, {}, 16), (128, {}, 128), (128, {"page_size": 64}, 64)])
+def test_the_page_is_the_recipes_else_the_devices_else_the_platforms(wanted, recipe, size):
+    plan = planned(memory={"kv_tokens": 512, **recipe}, backend=stub_backend(page_size=wanted))
+    assert plan.scheduler.page_size.value == size
+
+
 def test_pages_of_one_token_are_planned_as_any():
     plan = planned(memory={"page_size": 1, "kv_tokens": 100})
     assert (plan.memory.kv_pages, plan.scheduler.kv_tokens) == (100, 100)

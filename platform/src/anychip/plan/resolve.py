@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -10,7 +12,8 @@ import torch
 from anychip.graph.expand import expand
 from anychip.graph.fold import FusionDecision, fold
 from anychip.graph.fusions import ORDER
-from anychip.graph.ir import ModelGraph
+from anychip.graph.ir import ModelGraph, WeightSpec
+from anychip.graph.quantize import WHOLE_BLOCKS, SchemeOf, matrices, quantize
 from anychip.graph.replace import Binding
 from anychip.graph.replace import replace as bind_kernels
 from anychip.graph.trace import trace
@@ -22,6 +25,7 @@ from anychip.plan.plan import BackendPlan, Decision, HeldCertificate, ModelPlan,
 from anychip.plan.requires import check_requires
 from anychip.recipe.schema import Recipe
 from anychip.weights.load import Shard
+from anychip.weights.schemes import Scheme, choose
 from anychip_sdk.backend import Backend
 from anychip_sdk.device import DeviceInfo
 from anychip_sdk.errors import FusionRefused, PreconditionFailed, RecipeInvalid
@@ -41,6 +45,7 @@ class CheckpointFacts:
     config: ModelConfig
     supports_thinking: bool
     notes: tuple[str, ...] = ()
+    storages: Mapping[str, str] = field(default_factory=dict)  #: tensor -> how the file holds it: BF16, Q4_1 ...
 
 
 def resolve(
@@ -71,12 +76,16 @@ def resolve(
     config = checkpoint.config
     check_requires(recipe, backend, device, certificate)
     model = _model_plan(recipe, checkpoint, device)
-    page_size = _page_size(recipe)
+    page_size = _page_size(recipe, device)
     kv_dtype = _dtype(recipe.memory.kv_dtype) or model.dtype.value
     binding = make_binding(recipe, config, backend, model.dtype.value, kv_dtype, page_size.value)
     graph = bind_kernels(expand(trace(build_model(config))), binding)
+    scheme_of = _scheme_of(recipe, checkpoint)
+    refused = _blocks_of_integers(recipe, graph, scheme_of)
     policies = [policy for policy in wanted_policies(recipe) if policy not in without]
-    fusions = fold(graph, binding, policies, backend.fusions)
+    fusions = fold(graph, binding, [policy for policy in policies if policy not in refused], backend.fusions)
+    fusions = tuple(sorted((*fusions, *refused.values()), key=lambda one: ORDER.index(one.policy)))
+    model = replace(model, quantization=_quantization(recipe, quantize(graph, binding, scheme_of)))
     engine_ops = bind_engine_ops(binding)
     warnings = [*_fusion_warnings(recipe, fusions), *_refused_by_verification(without)]
 
@@ -137,6 +146,31 @@ def resolve(
         shard=Shard(),
         warnings=tuple(warnings),
     )
+
+
+def _scheme_of(recipe: Recipe, checkpoint: CheckpointFacts) -> SchemeOf:
+    def scheme_of(spec: WeightSpec, is_head: bool) -> Scheme | None:
+        storages = {checkpoint.storages.get(source, "") for source in spec.sources}
+        return choose(recipe.model.quantization, storages, is_head=is_head)
+
+    return scheme_of
+
+
+def _blocks_of_integers(recipe: Recipe, graph: ModelGraph, scheme_of: SchemeOf) -> dict[str, FusionDecision]:
+    """The wanted policies that would take plain weights where the model has integers, each refused."""
+    if not any(scheme_of(spec, is_head) for _, spec, is_head in matrices(graph) if not is_head):
+        return {}
+    reason = f"its op takes plain weights, and model.quantization is {recipe.model.quantization}"
+    blocks = [policy for policy in wanted_policies(recipe) if policy in WHOLE_BLOCKS]
+    return {policy: FusionDecision(policy, 0, reason, refused=True) for policy in blocks}
+
+
+def _quantization(recipe: Recipe, schemes: Counter[Scheme]) -> Decision[str]:
+    wanted = recipe.model.quantization
+    if wanted == "none":
+        return Decision(wanted, "weights are held in dtype")
+    counts = "; ".join(f"{count} matrices {scheme}" for scheme, count in schemes.items())
+    return Decision(wanted, counts or "the checkpoint holds no 8- or 4-bit integers")
 
 
 def make_binding(
@@ -211,10 +245,12 @@ def _context_length(recipe: Recipe, config: ModelConfig) -> Decision[int]:
     return Decision(wanted, "model.context_length")
 
 
-def _page_size(recipe: Recipe) -> Decision[int]:
+def _page_size(recipe: Recipe, device: DeviceInfo) -> Decision[int]:
     wanted = recipe.memory.page_size
     if isinstance(wanted, int):
         return Decision(wanted, "memory.page_size")
+    if device.capabilities.page_size is not None:
+        return Decision(device.capabilities.page_size, "auto: what the device's attention is made for")
     return Decision(DEFAULT_PAGE_SIZE, "auto: prefixes are shared in steps of 16 tokens and gathered page by page")
 
 

@@ -19,7 +19,9 @@ DISTRIBUTIONS = {
     "xspeedgate_ops": "xspeedgate_ops",
 }
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-CAPABILITIES = Capabilities(dtypes=DTYPES, async_streams=True, pinned_memory=True)
+#: a page that the vendor's own deployments use
+PAGE_SIZE = 128
+CAPABILITIES = Capabilities(dtypes=DTYPES, async_streams=True, pinned_memory=True, page_size=PAGE_SIZE)
 
 
 def probe(stack: Stack) -> tuple[DeviceInfo, ...]:
