@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from anychip_sdk.backend import BackendInfo
@@ -13,10 +14,15 @@ from anychip_sdk.registry import Registrar
 
 DRIVER = Path("/proc/driver/nvidia/version")
 NODES = (Path("/dev"), "nvidia[0-9]*")
+#: another chip's torch calls its devices cuda too; with these two there, they are no GPUs
+IMPERSONATOR = ("torch_xmlir", Path("/dev/xpuctrl"))
 
 
 def absence() -> str:
     """Why there is no device, from what the driver leaves in the file system; loads no vendor library."""
+    module, control = IMPERSONATOR
+    if find_spec(module) is not None and control.exists():
+        return f"torch's cuda devices are Kunlun cards here ({module} is installed, {control} is there); use kunlun"
     folder, pattern = NODES
     nodes = sorted(node.name for node in folder.glob(pattern))
     if not DRIVER.exists() and not nodes:

@@ -20,7 +20,7 @@ from anychip_kunlun.trail import Trail
 from anychip_kunlun.vendor import VendorOps
 from anychip_sdk.backend import BackendInfo, Requirements
 from anychip_sdk.device import Device, DeviceConfig, DeviceInfo
-from anychip_sdk.errors import BackendIncompatible
+from anychip_sdk.errors import BackendIncompatible, DeviceAbsent
 from anychip_sdk.finding import Finding
 from anychip_sdk.hooks import PreparedWeight, hookimpl
 from anychip_sdk.kv import KVPool, KVSpec
@@ -68,6 +68,10 @@ class KunlunPlugin:
 
     @hookimpl
     def anychip_open_device(self, device: DeviceInfo, config: DeviceConfig) -> Device:
+        absence = detect.absence(self._stack)
+        if absence:
+            message = f"backend 'kunlun': device '{device.name}' can't be opened: {absence}"
+            raise DeviceAbsent(message)
         verdicts = judge({**device.versions, **device.attributes})
         refused = [str(one) for one in verdicts if one.severity == "refused"]
         if refused:
