@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from anychip.server.serve import bind
-from anychip_sdk.errors import PortTaken
+from anychip_sdk.errors import CheckpointInvalid, PortTaken
 from support.processes import stub_service, wait_until
 
 ENDLESS = {"reply": [[65]], "endless": True, "step_s": 0.005}
@@ -121,6 +121,27 @@ def test_a_signal_while_loading_ends_the_worker_too():
         service.process.send_signal(signal.SIGTERM)
         assert service.process.wait(10) == 0
         assert not psutil.pid_exists(worker.pid)
+
+
+def test_a_signal_while_the_model_is_planned_ends_the_worker_too():
+    with stub_service(core={"load_s": 60.0}, prepare_s=1.0) as service:
+        worker = service.worker()
+        service.process.send_signal(signal.SIGTERM)
+        assert service.process.wait(10) == 0
+        assert not psutil.pid_exists(worker.pid) or worker.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_model_that_cannot_be_planned_ends_the_worker_and_the_service_with_its_code():
+    with stub_service(core={"load_s": 60.0}, prepare_s=0.5, prepare_error="no such model") as service:
+        worker = service.worker()
+        assert service.process.wait(10) == CheckpointInvalid("").exit_code
+        assert not psutil.pid_exists(worker.pid) or worker.status() == psutil.STATUS_ZOMBIE
+
+
+def test_the_worker_loads_while_the_model_is_planned():
+    with stub_service(core={"load_s": 0.5}, prepare_s=1.5) as service:
+        assert service.worker().is_running()
+        service.wait_for("ready", 5.0)
 
 
 def test_an_engine_that_cannot_load_ends_the_service_with_its_code():

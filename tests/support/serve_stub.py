@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from anychip.server.serve import serve
-from anychip.server.settings import ServerSettings
+from anychip.server.settings import Served, ServerSettings
+from anychip_sdk.errors import CheckpointInvalid
 from support.stub_text import VOCAB, StubTemplate, StubTokenizer
 
 
 def main() -> int:
     options = json.loads(sys.argv[1])
-    settings = ServerSettings(
-        served_name="stub", context_length=4000, vocab_size=VOCAB, **{"port": 0, **options.get("settings", {})}
-    )
+    given = dict(options.get("settings", {}))
+    port = given.pop("port", 0)
+
+    def prepare() -> Served:
+        time.sleep(options.get("prepare_s", 0.0))
+        if "prepare_error" in options:
+            raise CheckpointInvalid(options["prepare_error"])
+        settings = ServerSettings(served_name="stub", context_length=4000, vocab_size=VOCAB, **given)
+        return Served(settings, StubTokenizer(options.get("pieces", ())), StubTemplate(thinking=True))
+
     return serve(
-        settings,
+        "127.0.0.1",
+        port,
         ("support.stub_core:make", options.get("core", {})),
-        StubTokenizer(options.get("pieces", ())),
-        StubTemplate(thinking=True),
+        prepare,
         on_listening=lambda _host, port: sys.stdout.write(f"{port}\n") and sys.stdout.flush(),
     )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        raise SystemExit(main())
+    except CheckpointInvalid as error:
+        raise SystemExit(error.exit_code) from error

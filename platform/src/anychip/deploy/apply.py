@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -102,7 +102,7 @@ class _Apply:
         read_secret(self._loaded.recipe.server.api_key, "server.api_key")
         planned = self._launch.plan(self._loaded)
         self._reporter.say(planned.summary)
-        revision = self._revision(port)
+        revision = self._revision(port, planned.environment)
         if before is None or not runs:
             return self._bring_up(revision, planned, "started")
         self._reporter.say(f"stopping revision {before.revision} of '{self._name}'")
@@ -139,7 +139,7 @@ class _Apply:
             message = f"port {server.port} on {server.host} is taken by service '{owner}'"
             raise PortTaken(message, hint=f"platform down {owner}, or choose another: --set server.port=...") from error
 
-    def _revision(self, port: int) -> Revision:
+    def _revision(self, port: int, environment: Mapping[str, str]) -> Revision:
         resolved = dict(self._loaded.resolved)
         server = resolved["server"]
         assert isinstance(server, dict)
@@ -151,6 +151,7 @@ class _Apply:
             recipe_path=str(Path(self._loaded.path).absolute()),
             working_folder=os.getcwd(),
             recipe=resolved,
+            environment=dict(environment),
         )
 
     def _bring_up(self, revision: Revision, planned: Planned, action: Action) -> Applied:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -29,6 +29,7 @@ class Planned(NamedTuple):
     backend: str
     summary: str
     emulated: bool = False
+    environment: Mapping[str, str] = {}  #: that the backend names for the worker
 
 
 class Reporter(Protocol):
@@ -58,7 +59,7 @@ def plan_recipe(loaded: LoadedRecipe) -> Planned:
     from anychip.plan.make import make_plan
 
     plan = make_plan(loaded.recipe)
-    return Planned(plan.backend.name, summarize(plan), plan.backend.emulated)
+    return Planned(plan.backend.name, summarize(plan), plan.backend.emulated, plan.backend.environment)
 
 
 @dataclass(frozen=True)

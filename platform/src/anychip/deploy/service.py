@@ -1,4 +1,4 @@
-"""A service's process: `python -m anychip.deploy.service --revision FILE`. Plans the revision, then serves it.
+"""A service's process: `python -m anychip.deploy.service --revision FILE`. Serves the revision.
 
 Knows how the parts are put together; knows no command and no state file.
 """
@@ -8,34 +8,20 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 import structlog
 
-import anychip
 from anychip.deploy.launch import Failure, failure_path, recipe_of
-from anychip.deploy.secrets import read_secret
 from anychip.deploy.state import read_revision, write_recipe
 from anychip.deploy.supervisor import follow_leash
-from anychip.engine.chat_template import ChatTemplate
 from anychip.engine.logs import configure_logs
-from anychip.engine.request import namespace_of
-from anychip.engine.tokenizer import Tokenizer
-from anychip.plan.explain import as_json
-from anychip.plan.make import make_plan
-from anychip.plan.plan import Plan
-from anychip.recipe import Recipe
 from anychip.server.serve import serve
-from anychip.server.settings import ServerSettings
-from anychip.weights.checkpoint import open_checkpoint
+from anychip.server.settings import Served
 from anychip_sdk.errors import AnychipError
 
 CORE_FACTORY = "anychip.engine.core:from_recipe_file"
-#: What a model's generation_config may choose for requests that don't.
-SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 log = structlog.get_logger("anychip.service")
 
@@ -60,45 +46,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(revision_path: Path) -> int:
-    """Plan a revision and serve it."""
+    """Serve a revision; the worker loads while this process works out what is served."""
     revision = read_revision(revision_path)
     recipe = recipe_of(revision)
-    plan = make_plan(recipe)
-    for warning in plan.warnings:
-        log.warning(warning)
-    with open_checkpoint(plan.model.path) as checkpoint:
-        tokenizer = Tokenizer.from_checkpoint(checkpoint)
-        template = ChatTemplate.from_checkpoint(checkpoint, tokenizer.special_tokens)
-        defaults = sampling_defaults(checkpoint.generation_config)
     recipe_path = write_recipe(revision_path.with_suffix(".recipe.json"), revision.recipe)
-    settings = _settings(recipe, plan, defaults)
-    log.info("starting", revision=revision.revision, recipe=revision.recipe_path, model=str(plan.model.path))
-    environment = {**plan.backend.environment, **os.environ}
-    return serve(settings, (CORE_FACTORY, str(recipe_path)), tokenizer, template, env=environment)
+    log.info("starting", revision=revision.revision, recipe=revision.recipe_path)
 
+    def prepare() -> Served:
+        from anychip.deploy.served import prepare  # brings torch, which the worker needn't wait for
 
-def sampling_defaults(generation_config: Mapping[str, object]) -> dict[str, float]:
-    """The numbers of a generation_config that apply to requests which name none."""
-    found = {name: generation_config.get(name) for name in SAMPLING_FIELDS}
-    return {name: float(value) for name, value in found.items() if isinstance(value, (int, float))}
+        return prepare(recipe)
 
-
-def _settings(recipe: Recipe, plan: Plan, defaults: Mapping[str, float]) -> ServerSettings:
-    return ServerSettings(
-        served_name=plan.model.served_name,
-        context_length=plan.model.context_length.value,
-        vocab_size=plan.model.config.vocab_size,
-        host=recipe.server.host,
-        port=recipe.server.port,
-        api_key=read_secret(recipe.server.api_key, "server.api_key"),
-        thinking=recipe.model.thinking,
-        namespace=namespace_of(model=str(plan.model.path), revision=recipe.model.revision or ""),
-        sampling_defaults=defaults,
-        plan=as_json(plan),
-        emulated=plan.backend.emulated,
-        version=anychip.__version__,
-        created_s=int(time.time()),
-    )
+    environment = {**revision.environment, **os.environ}
+    address = recipe.server.host, recipe.server.port
+    return serve(*address, (CORE_FACTORY, str(recipe_path)), prepare, env=environment)
 
 
 def _leave(revision_path: Path, failure: Failure) -> None:
@@ -109,4 +70,4 @@ def _leave(revision_path: Path, failure: Failure) -> None:
 if __name__ == "__main__":
     sys.exit(main())
 
-__all__ = ["main", "run", "sampling_defaults"]
+__all__ = ["main", "run"]

@@ -65,6 +65,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     recipe_path: str
     working_folder: str  #: where the command ran
     recipe: dict[str, object]  #: resolved, with the port that was chosen
+    environment: dict[str, str] = {}  #: variables that the backend names for the worker, where the user set none
     schema_version: int = SCHEMA_VERSION
 
 

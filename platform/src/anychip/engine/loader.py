@@ -7,7 +7,7 @@ device before the large pieces are in place.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +16,13 @@ import torch
 
 from anychip.engine.verification import refused_fusions
 from anychip.graph.codegen import Forward, generate, weight_key
-from anychip.graph.ir import ModelGraph, resolution
+from anychip.graph.ir import ModelGraph, WeightSpec, resolution
 from anychip.models.rope import rope_table
 from anychip.plan.make import Prepared, facts_of
 from anychip.plan.plan import Plan
 from anychip.plan.resolve import resolve
 from anychip.weights.checkpoint import Checkpoint
-from anychip.weights.load import Parameter, check_complete, load, total_bytes
+from anychip.weights.load import Parameter, check_complete, load, load_quantized, total_bytes
 from anychip_sdk.backend import Backend
 from anychip_sdk.device import Device, DeviceConfig
 from anychip_sdk.errors import FusionRefused
@@ -34,6 +34,7 @@ log = structlog.get_logger("anychip.loader")
 
 #: pools up to this size are committed before the service is ready; larger ones as they fill
 TOUCHED_BYTES = 4 << 30
+MEMORY_PAGE_BYTES = 4096  #: the smallest that systems hand out
 
 Report = Callable[[str, int, int, str], None]  #: stage, done, total, what
 
@@ -48,6 +49,7 @@ class LoadedModel:
     forward: Forward
     source: str  #: the generated code
     timings_s: dict[str, float]
+    weight_errors: Mapping[str, float]  #: of each quantized matrix, relative to its numbers
 
     def close(self) -> None:
         self.pool.close()
@@ -68,9 +70,11 @@ def load_model(prepared: Prepared, report: Report) -> LoadedModel:
         report("verify", 0, 1, "fusions")
         plan = _verified_plan(prepared, device)
         clock.lap("verify")
-        parameters = {name: Parameter(name, spec.shape, spec.sources) for name, spec in plan.weights.items()}
+        parameters = parameters_of(plan.weights.values())
         check_complete(parameters.values(), checkpoint)
-        values = _Loading(plan, backend, device, report).run(checkpoint, parameters)
+        loading = _Loading(plan, backend, device, report)
+        values = loading.run(checkpoint, parameters)
+        _log_errors(loading.errors)
         clock.lap("load")
         pool = make_pool(plan, backend, device)
         values.update(_buffers(plan, plan.graph, pool, device))
@@ -81,7 +85,33 @@ def load_model(prepared: Prepared, report: Report) -> LoadedModel:
         raise
     finally:
         checkpoint.close()
-    return LoadedModel(plan, device, pool, forward, source, clock.laps_s)
+    return LoadedModel(plan, device, pool, forward, source, clock.laps_s, loading.errors)
+
+
+def parameters_of(specs: Iterable[WeightSpec]) -> dict[str, Parameter]:
+    """What is to be read: the parts of a quantized matrix come of one reading."""
+    found = {}
+    for spec in specs:
+        held = spec.quantized
+        name = spec.name if held is None else held.matrix
+        shape, scheme = (spec.shape, None) if held is None else (held.shape, held.scheme)
+        found[name] = Parameter(name, shape, spec.sources, scheme)
+    return found
+
+
+def _log_errors(errors: Mapping[str, float]) -> None:
+    for name, error in errors.items():
+        log.debug("quantized", matrix=name, relative_error=f"{error:.2e}")
+    if errors:
+        worst = max(errors, key=errors.__getitem__)
+        mean = sum(errors.values()) / len(errors)
+        log.info(
+            "quantization error of the weights, relative",
+            mean=f"{mean:.2e}",
+            max=f"{errors[worst]:.2e}",
+            worst=worst,
+            matrices=len(errors),
+        )
 
 
 def _verified_plan(prepared: Prepared, device: Device) -> Plan:
@@ -119,10 +149,13 @@ def make_pool(plan: Plan, backend: Backend, device: Device) -> KVPool:
 
 
 def _touch(pool: KVPool, layers: int) -> None:
-    """Write all of the pool once, so that memory which the system hands out on first use costs no request a step."""
+    """Write to every page of memory once: what the system hands out on first use shall cost no request a step."""
     for layer in range(layers):
         for cache in pool.layer(layer):
-            cache.zero_()
+            if cache.is_contiguous():
+                cache.view(-1)[:: MEMORY_PAGE_BYTES // cache.itemsize] = 0
+            else:
+                cache.zero_()
 
 
 class Clock:
@@ -179,6 +212,7 @@ class _Loading:
         self._device = device
         self._report = report
         self._users = _users(plan.graph)
+        self.errors: dict[str, float] = {}
 
     def run(self, checkpoint: Checkpoint, parameters: dict[str, Parameter]) -> dict[str, Any]:
         dtype = self._plan.model.dtype.value
@@ -190,9 +224,15 @@ class _Loading:
             def progress(what: str, part: int, _whole: int, done: int = done) -> None:
                 self._report("load", done + part, total, what)
 
-            tensor = load(parameter, checkpoint, self._device, dtype, progress, self._plan.shard)
-            done += tensor.nbytes
-            values.update(self._prepared(name, tensor))
+            done += parameter.nbytes(dtype)
+            if parameter.scheme is None:
+                tensor = load(parameter, checkpoint, self._device, dtype, progress, self._plan.shard)
+                values.update(self._prepared(name, tensor))
+                continue
+            held = load_quantized(parameter, checkpoint, self._device, progress, self._plan.shard)
+            self.errors[name] = held.error
+            for part, tensor in held.parts.items():
+                values.update(self._prepared(f"{name}_{part}", tensor))
         return values
 
     def _prepared(self, name: str, tensor: torch.Tensor) -> dict[str, Any]:
@@ -202,7 +242,8 @@ class _Loading:
             if key == name:
                 found[key] = tensor
             elif key not in found and isinstance(user.target, Op):
-                cast = tensor.to(resolution(user).compute_dtype or tensor.dtype)
+                is_plain = self._plan.weights[name].quantized is None
+                cast = tensor.to((resolution(user).compute_dtype if is_plain else None) or tensor.dtype)
                 found[key] = self._prepare(name, cast, user.target.name).value
         return found
 

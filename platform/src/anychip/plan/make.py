@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anychip import backends
 from anychip.plan.certificate import find_certificate
@@ -26,18 +26,21 @@ class Prepared:
     checkpoint: Checkpoint
 
 
-def make_plan(recipe: Recipe) -> Plan:
+def make_plan(recipe: Recipe, *, in_use: bool = False) -> Plan:
     """The plan of a recipe on this machine.
+
+    Args:
+        in_use: what of the device is taken is taken by the recipe's own worker, and counts as free.
 
     Raises:
         PreconditionFailed: what is missing; a missing checkpoint and a missing device are both told.
     """
-    prepared = prepare(recipe)
+    prepared = prepare(recipe, in_use=in_use)
     prepared.checkpoint.close()
     return prepared.plan
 
 
-def prepare(recipe: Recipe) -> Prepared:
+def prepare(recipe: Recipe, *, in_use: bool = False) -> Prepared:
     """`make_plan`, with the checkpoint left open and the backend loaded."""
     wanted = recipe.backend
     problems: list[AnychipError] = []
@@ -55,6 +58,8 @@ def prepare(recipe: Recipe) -> Prepared:
         if checkpoint is not None:
             checkpoint.close()
         raise _together(problems)
+    if in_use:
+        device = replace(device, memory_bytes_free=device.memory_bytes_total)
     certificate = find_certificate(choice.backend, device, emulate=choice.backend.emulated, library=wanted.plugin_path)
     return _resolved(recipe, checkpoint, choice.backend, device, choice.reason, certificate)
 
@@ -88,6 +93,7 @@ def facts_of(checkpoint: Checkpoint) -> CheckpointFacts:
         checkpoint.config,
         mentions_thinking(template_source(checkpoint)),
         checkpoint.notes,
+        {name: info.storage for name, info in checkpoint.tensors.items()},
     )
 
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any
 
 import structlog
 import uvicorn
@@ -17,12 +18,14 @@ from anychip.engine.client import EngineClient
 from anychip.engine.logs import configure_logs
 from anychip.server.app import create_app
 from anychip.server.service import Service
-from anychip.server.settings import PromptTemplate, ServerSettings, TextTokenizer
+from anychip.server.settings import Served
 from anychip_sdk.errors import PortTaken, PreconditionFailed
 
 #: After the drain limit, streams need a moment to send their error event.
 LAST_WORDS_S = 1.0
-INTERRUPTED = 130
+EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 0}
+
+Prepare = Callable[[], Served]
 
 log = structlog.get_logger("anychip.server")
 
@@ -85,8 +88,36 @@ class _Process:
         self.stop(error.exit_code)
 
 
-async def _serve(settings: ServerSettings, listener: socket.socket, client: EngineClient, service_of: ServiceOf) -> int:
-    app, service = service_of(client)
+async def _serve(listener: socket.socket, client: EngineClient, prepare: Prepare) -> int:
+    """Let the worker load, and meanwhile find out what is served; then serve until a signal."""
+    await client.start()
+    try:
+        served = await _prepared(prepare)
+        return served if isinstance(served, int) else await _run_server(served, listener, client)
+    finally:
+        await client.close(grace_s=0.5)
+
+
+async def _prepared(prepare: Prepare) -> Served | int:
+    """What is served, worked out in a thread; the exit code where a signal comes first."""
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[int] = loop.create_future()
+
+    def stop(exit_code: int) -> None:
+        if not stopped.done():
+            stopped.set_result(exit_code)
+
+    for number, exit_code in EXIT_CODES.items():
+        loop.add_signal_handler(number, stop, exit_code)
+    work = loop.run_in_executor(None, prepare)
+    either: list[asyncio.Future[Any]] = [work, stopped]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    return stopped.result() if stopped.done() else await work
+
+
+async def _run_server(served: Served, listener: socket.socket, client: EngineClient) -> int:
+    settings = served.settings
+    app = create_app(settings, client, served.tokenizer, served.template)
     config = uvicorn.Config(
         app,
         lifespan="off",
@@ -97,28 +128,22 @@ async def _serve(settings: ServerSettings, listener: socket.socket, client: Engi
         timeout_graceful_shutdown=int(settings.drain_s + LAST_WORDS_S),
     )
     server = _Server(config)
-    process = _Process(server, service, settings.drain_s)
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, process.stop, INTERRUPTED)
-    loop.add_signal_handler(signal.SIGTERM, process.stop, 0)
-    await client.start()
+    process = _Process(server, app.state.service, settings.drain_s)
+    for number, exit_code in EXIT_CODES.items():
+        asyncio.get_running_loop().add_signal_handler(number, process.stop, exit_code)
     watcher = asyncio.create_task(process.watch(client))
     try:
         await server.serve(sockets=[listener])
     finally:
         watcher.cancel()
-        await client.close(grace_s=0.5)
     return process.exit_code
 
 
-ServiceOf = Callable[[EngineClient], "tuple[uvicorn._types.ASGIApplication, Service]"]
-
-
 def serve(
-    settings: ServerSettings,
+    host: str,
+    port: int,
     factory: tuple[str, object],
-    tokenizer: TextTokenizer,
-    template: PromptTemplate | None = None,
+    prepare: Prepare,
     *,
     env: Mapping[str, str] | None = None,
     on_listening: Callable[[str, int], None] | None = None,
@@ -128,21 +153,17 @@ def serve(
     Returns the exit code: 0 after SIGTERM, 130 after Ctrl-C, the engine's own if it can't load.
 
     Args:
+        port: 0 takes a free one.
         factory: import path and JSON argument of the core's factory, for the worker's process.
+        prepare: says what is served; called in a thread while the worker loads already. What it raises ends both.
         env: the worker's environment; None is this process's own.
         on_listening: told host and port once the port is taken, while the model still loads.
     """
-
-    def service_of(client: EngineClient) -> tuple[uvicorn._types.ASGIApplication, Service]:
-        app = create_app(settings, client, tokenizer, template)
-        return app, app.state.service  # type: ignore[return-value]
-
     configure_logs()
-    with bind(settings.host, settings.port) as listener:
-        host, port = listener.getsockname()[:2]
+    with bind(host, port) as listener:
         if on_listening is not None:
-            on_listening(host, port)
-        return _run(_serve(settings, listener, EngineClient(*factory, env=env), service_of))
+            on_listening(*listener.getsockname()[:2])
+        return _run(_serve(listener, EngineClient(*factory, env=env), prepare))
 
 
 def _run(main: Coroutine[object, object, int]) -> int:

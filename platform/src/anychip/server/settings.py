@@ -22,8 +22,6 @@ class ServerSettings:
     served_name: str
     context_length: int  #: tokens, prompt and completion together
     vocab_size: int  #: of the model: ids below it are valid
-    host: str = "127.0.0.1"
-    port: int = 8000  #: 0 takes a free one
     aliases: tuple[str, ...] = ()  #: further names that requests may use for the model
     api_key: str | None = field(default=None, repr=False)
     thinking: ThinkingPolicy = "auto"  #: off and on are fixed; auto lets each request decide
@@ -79,4 +77,13 @@ class PromptTemplate(Protocol):
     ) -> str: ...
 
 
-__all__ = ["EngineAccess", "PromptTemplate", "ServerSettings", "TextTokenizer", "ThinkingPolicy"]
+@dataclass(frozen=True)
+class Served:
+    """What the service knows of its model once that is planned."""
+
+    settings: ServerSettings
+    tokenizer: TextTokenizer
+    template: PromptTemplate | None = None
+
+
+__all__ = ["EngineAccess", "PromptTemplate", "Served", "ServerSettings", "TextTokenizer", "ThinkingPolicy"]
