@@ -36,6 +36,8 @@ def vendor_op(
 
     @functools.wraps(function)
     def call(self: Owner, /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        if not torch._C._len_torch_dispatch_stack():
+            return function(self, *args, **kwargs)
         with _disable_current_modes():
             return function(self, *args, **kwargs)
 
@@ -55,17 +57,18 @@ class Contract:
 
     def contiguous(self, **tensors: torch.Tensor | None) -> None:
         for name, tensor in tensors.items():
-            self.need(tensor is None or tensor.is_contiguous(), f"{name} is not contiguous")
+            if tensor is not None and not tensor.is_contiguous():
+                self.need(False, f"{name} is not contiguous")
 
     def dtype(self, allowed: Sequence[torch.dtype], **tensors: torch.Tensor | None) -> None:
-        names = " or ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
         for name, tensor in tensors.items():
-            self.need(tensor is None or tensor.dtype in allowed, f"{name} is {_dtype(tensor)}, not {names}")
+            if tensor is not None and tensor.dtype not in allowed:
+                self.need(False, f"{name} is {_name(tensor.dtype)}, not {' or '.join(map(_name, allowed))}")
 
     def shape(self, shape: Sequence[int], **tensors: torch.Tensor | None) -> None:
         for name, tensor in tensors.items():
-            fits = tensor is None or tuple(tensor.shape) == tuple(shape)
-            self.need(fits, f"{name} is {_shape(tensor)}, not {tuple(shape)}")
+            if tensor is not None and tuple(tensor.shape) != tuple(shape):
+                self.need(False, f"{name} is {tuple(tensor.shape)}, not {tuple(shape)}")
 
     def head_dim(self, head_dim: int) -> None:
         self.need(head_dim in HEAD_DIMS, f"head size {head_dim} is none of {HEAD_DIMS}")
@@ -92,12 +95,8 @@ class Contract:
         return values
 
 
-def _dtype(tensor: torch.Tensor | None) -> str:
-    return "nothing" if tensor is None else str(tensor.dtype).removeprefix("torch.")
-
-
-def _shape(tensor: torch.Tensor | None) -> tuple[int, ...]:
-    return () if tensor is None else tuple(tensor.shape)
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 __all__ = ["BAD_ARGUMENT", "FLOATS", "HEAD_DIMS", "Contract", "vendor_op"]

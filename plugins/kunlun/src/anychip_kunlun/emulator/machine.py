@@ -97,11 +97,11 @@ class Machine:
     def card(self, index: int | None = None) -> Card:
         """The visible card with that index; None: the thread's current one."""
         self.check_process()
-        wanted = self.thread.index if index is None else index
-        if not 0 <= wanted < len(self.visible):
-            message = f"CUDA error: invalid device ordinal ({wanted} of {len(self.visible)})"
+        wanted, visible = self.thread.index if index is None else index, self.visible
+        if not 0 <= wanted < len(visible):
+            message = f"CUDA error: invalid device ordinal ({wanted} of {len(visible)})"
             raise RuntimeError(message)
-        return self.visible[wanted]
+        return visible[wanted]
 
     def new_stream(self, index: int | None, priority: int) -> Stream:
         card = self.card(index)

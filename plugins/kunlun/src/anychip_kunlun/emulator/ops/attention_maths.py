@@ -60,15 +60,16 @@ def attend(
     if window >= 0:
         hidden = hidden | (key_at <= query_at - window)
     weights = scores.masked_fill(hidden[:, None, None], float("-inf")).softmax(dim=-1)
-    # what lies behind a row's keys may be NaN, and 0 * NaN is NaN
-    seen = v.masked_fill((key_at >= last)[:, :, :, None], 0.0)
-    return torch.einsum("rhgqk,rhkd->rqhgd", weights, seen).reshape(q.shape).to(q.dtype)
+    if int(lengths.min()) < keys:  # what lies behind a row's keys may be NaN, and 0 * NaN is NaN
+        v = v.masked_fill((key_at >= last)[:, :, :, None], 0.0)
+    return torch.einsum("rhgqk,rhkd->rqhgd", weights, v).reshape(q.shape).to(q.dtype)
 
 
 def _taken(cache: torch.Tensor, blocks: torch.Tensor, longest: int, absmax: torch.Tensor | None) -> torch.Tensor:
     rows, count = blocks.shape
     heads, block_size, dim = cache.shape[1:]
-    taken = cache[blocks].transpose(1, 2).reshape(rows, heads, count * block_size, dim)[:, :, :longest].float()
+    taken = cache.index_select(0, blocks.flatten()).view(rows, count, heads, block_size, dim)
+    taken = taken.transpose(1, 2).reshape(rows, heads, count * block_size, dim)[:, :, :longest].float()
     return taken if absmax is None else taken * (absmax.view(heads, 1, dim) / INT8_MAX)
 
 
