@@ -41,6 +41,7 @@ class Accelerator:
 
     def __init__(self, machine: Machine) -> None:
         self.emulator = machine
+        self._raw: dict[int, torch.Tensor] = {}
 
     # devices
 
@@ -113,6 +114,16 @@ class Accelerator:
     def empty_cache(self) -> None:
         for card in self.emulator.visible:
             card.allocator.empty_cache()
+
+    def caching_allocator_alloc(self, size: int, device: Any = None, stream: Any = None) -> int:
+        """Memory by its address, kept until it is deleted."""
+        index = self.current_device() if device is None else _index(device) or 0
+        buffer = self.emulator.empty((size,), torch.uint8, index, False)
+        self._raw[buffer.data_ptr()] = buffer
+        return buffer.data_ptr()
+
+    def caching_allocator_delete(self, address: int) -> None:
+        del self._raw[address]
 
     def cudart(self) -> Runtime:
         return Runtime(self.emulator)

@@ -43,6 +43,7 @@ def copy(machine: Machine, dst: torch.Tensor, src: torch.Tensor, stream: Stream 
         return
     sides = [_side(machine, tensor) for tensor in (dst, src)]
     if None in sides or stream.is_default:
+        machine.raise_errors(stream.index)
         stream.put(lambda: _copy(dst, src))
         stream.drain()
         return

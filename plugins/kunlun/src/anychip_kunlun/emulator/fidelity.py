@@ -98,6 +98,11 @@ FIDELITY: tuple[Row, ...] = (
         "issue",
         ("fault", "fault-file"),
     ),
+    Row(
+        "only synchronizing and copies to or from the host raise it; reading by torch's own ops doesn't",
+        "a limit of the emulator",
+        "inferred",
+    ),
     # graphs, collectives, speed
     Row("graphs are captured with XMLIR_FORCE_USE_XPU_GRAPH=1 only", WIKI, "inferred", ("no-graph",)),
     Row("replayed graphs give garbled output", "vLLM-Kunlun #475", "issue", ("garbled-graph",)),

@@ -191,6 +191,7 @@ class CachingAllocator:
             self._collect()
             for segment in [one for one in self._segments if all(block.is_free for block in one.blocks)]:
                 self._segments.remove(segment)
+                segment.blocks.clear()  # they refer to each other: the host's memory goes now, not with the next gc
                 self.driver.release(segment.range)
 
     def stats(self) -> dict[str, int]:

@@ -116,6 +116,26 @@ def test_a_pool_that_is_taken_first_survives_fragmentation(open_host) -> None:
     assert pool.numel() + sum(map(torch.Tensor.numel, fill)) == 56 * MIB
 
 
+def test_memory_can_be_taken_by_address(host: Stack) -> None:
+    address = host.accelerator.caching_allocator_alloc(1000, 0)
+    assert address % 512 == 0
+    assert allocated(host) == 1024
+    host.accelerator.caching_allocator_delete(address)
+    assert allocated(host) == 0
+    with pytest.raises(KeyError):
+        host.accelerator.caching_allocator_delete(address)
+
+
+def test_emptying_the_cache_gives_the_hosts_memory_back_at_once(host: Stack) -> None:
+    import weakref
+
+    held = empty(host, 20 * MIB)
+    segment = weakref.ref(host.accelerator.emulator.cards[0].allocator._segments[0])
+    del held
+    host.accelerator.empty_cache()
+    assert segment() is None
+
+
 def test_cards_count_their_own_memory(open_host) -> None:
     stack = open_host(cards=2)
     one = stack.empty((MIB,), torch.uint8, 1, False)
@@ -153,6 +173,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_processes_see_what_others_hold_and_get_it_back_when_they_are_killed(tmp_path) -> None:
     settings = f"memory=64MiB,host={tmp_path / 'host'}"
     stack = open_stack(Profile.parse(settings))

@@ -23,6 +23,7 @@ def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "memory=8MiB,cards=2")
 
 
+@pytest.mark.slow
 def test_importing_the_backend_imports_nothing_of_the_emulator() -> None:
     subprocess.run([sys.executable, "-c", LOADED], check=True)
 

@@ -187,6 +187,15 @@ def test_a_fault_is_heard_of_at_the_next_synchronize_only(open_host) -> None:
         swiglu(stack)
 
 
+def test_a_copy_to_the_host_brings_the_error_too(open_host) -> None:
+    from anychip_kunlun.emulator import Fault
+
+    stack = open_host(fault=Fault(700, 1))
+    y = swiglu(stack)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        stack.copy(torch.zeros(2, 4), y, None)
+
+
 def test_a_fault_can_be_injected_while_the_host_runs(host: Stack) -> None:
     swiglu(host)
     host.accelerator.emulator.inject(700, after=1)
