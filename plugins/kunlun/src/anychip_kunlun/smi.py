@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 #: how many fields a line of `xpu-smi -m` has at least; newer tools print ten more
@@ -68,7 +69,7 @@ def query_cards(text: str) -> tuple[Card, ...]:
 def _blocks(text: str) -> Iterator[str]:
     """The text from each product's name to the next one's."""
     starts = [found.start() for found in re.finditer(r"^\s*Product Name\s*:", text, re.MULTILINE)]
-    for start, stop in zip(starts, [*starts[1:], len(text)], strict=True):
+    for start, stop in pairwise([*starts, len(text)]):
         yield text[start:stop]
 
 

@@ -45,8 +45,6 @@ def register(registry: Registrar, vendor: VendorOps, has_kernels: Callable[[], b
     offer.fused("ffn", blocks.ffn, "swiglu", prepares_weight=True)
     offer.fused("rope", rope.rope, ROTARY)
     offer.fused("qk_norm_rope", rope.qk_norm_rope, "rmsnorm", ROTARY)
-    offer.plain("linear_int8", linear.linear_int8)
-    offer.plain("lm_head_int8", linear.lm_head_int8)
     offer.on_pages("kv_write", Cache(vendor).kv_write, WRITE)
     offer.on_pages("paged_attention", attention, PREFILL, decodes=True)
     offer.on_pages("mha", blocks.mha, PREFILL, WRITE, "rmsnorm", ROTARY, decodes=True, prepares_weight=True)

@@ -1,0 +1,136 @@
+"""Every kernel against the float64 reference, on both generations of the vendor's wheels."""
+
+import pytest
+import torch
+
+from anychip_kunlun.kernels import attention, linear
+from anychip_kunlun.kernels.attention import plan_step
+from anychip_kunlun.kernels.linear import Linear
+from anychip_sdk.ops import CATALOGUE
+from anychip_sdk.registry import OpKey, dtype_name
+from anychip_sdk.testing import check_kernel, random_case
+
+FUSED = ("rms_norm", "add_rms_norm", "silu_mul", "ffn", "rope", "qk_norm_rope", "kv_write", "paged_attention", "mha")
+SIZES = {"head_dim": 32, "page_size": 16, "hidden": 64}
+FACTS = {**SIZES, "window": None}
+
+
+def chosen(rig, op, dtype, **facts):
+    key = OpKey(op, CATALOGUE[op].version, dtype)
+    return rig.backend.ops.resolve(key, {**FACTS, "kv_dtype": dtype_name(dtype), **facts})
+
+
+def head_major(op, args):
+    """The case with its caches in the pool's order of memory."""
+    names = [arg.name for arg in CATALOGUE[op].args]
+    return [
+        value.transpose(1, 2).contiguous().transpose(1, 2) if name in ("k_cache", "v_cache") else value
+        for name, value in zip(names, args, strict=True)
+    ]
+
+
+def checked(rig, op, dtype, **case):
+    kernel = chosen(rig, op, dtype).kernel
+    assert kernel.provider == "kunlun"
+    args = head_major(op, random_case(op, dtype, seed=3, **{**SIZES, **case}))
+    found = check_kernel(CATALOGUE[op], kernel.function, args, dtype)
+    assert found.passed, found
+
+
+@pytest.mark.parametrize("generation", ["torch251", "torch290"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=dtype_name)
+@pytest.mark.parametrize("op", FUSED)
+def test_fused_ops_are_within_bounds_on_both_generations(make_rig, op, dtype, generation):
+    rig = make_rig(generation=generation)
+    rig.open()
+    for strided in (False, True):
+        checked(rig, op, dtype, strided=strided)
+
+
+#: the vendor's int8 product rounds whole rows of activations, the ops round blocks: they are the reference's
+QUANTIZED = ("linear_int4", "linear_int8", "lm_head_int8")
+
+
+@pytest.mark.parametrize("op", QUANTIZED)
+def test_quantized_products_fall_back(rig, op):
+    assert chosen(rig, op, torch.bfloat16).is_fallback
+
+
+@pytest.mark.parametrize("op", sorted(set(CATALOGUE) - set(FUSED) - set(QUANTIZED)))
+def test_the_others_are_within_bounds(rig, op):
+    rig.open()
+    dtype = torch.float32 if op in ("argmax", "sample", "apply_penalties", "apply_logit_bias") else torch.bfloat16
+    checked(rig, op, dtype)
+
+
+def test_the_older_generation_decodes_with_another_op(make_rig):
+    for generation, op in (("torch251", "paged_attention"), ("torch290", "speculative_attention")):
+        rig = make_rig(generation=generation)
+        rig.open()
+        checked(rig, "paged_attention", torch.bfloat16, prefill_rows=0)
+        assert rig.machine.launches[op] == 1
+
+
+def test_qk_norm_takes_the_op_that_splits_norms_and_turns(rig):
+    rig.open()
+    checked(rig, "mha", torch.bfloat16)
+    assert rig.machine.launches["split_norm_rope_neox"] == 1
+    assert "rotary_embedding" not in rig.machine.launches
+
+
+def test_more_decodes_than_the_op_takes_are_split(rig, monkeypatch):
+    rig.open()
+    args = head_major("paged_attention", random_case("paged_attention", torch.bfloat16, 1, **SIZES, prefill_rows=0))
+    assert [(one.start, one.stop) for one in plan_step(args[3], rows_max=2).decodes] == [(0, 2), (2, 3)]
+    monkeypatch.setattr(attention, "plan_step", lambda batch: plan_step(batch, rows_max=2))
+    found = check_kernel(CATALOGUE["paged_attention"], attention.Attention(rig.plugin._vendor), args, torch.bfloat16)
+    assert found.passed
+    assert rig.machine.launches["speculative_attention"] == 2
+
+
+@pytest.mark.parametrize(
+    ("op", "facts", "reason"),
+    [
+        ("paged_attention", {"page_size": 1}, "page_size is 1, it needs one of 16, 64, 128"),
+        ("paged_attention", {"head_dim": 48}, "head_dim is 48, it needs one of 32, 64, 80"),
+        ("mha", {"window": 128}, "window is 128, it needs one of None"),
+        ("kv_write", {"kv_dtype": "float16"}, "kv_dtype is float16, it needs one of bfloat16"),
+    ],
+)
+def test_what_the_ops_do_not_take_falls_back_with_the_reason(rig, op, facts, reason):
+    found = chosen(rig, op, torch.bfloat16, **facts)
+    assert found.is_fallback
+    assert any(one.reason.startswith(reason) for one in found.rejected)
+
+
+@pytest.mark.parametrize(("op", "missing"), [("silu_mul", "swiglu"), ("ffn", "swiglu"), ("rms_norm", "rmsnorm")])
+def test_a_missing_op_falls_back_and_is_named(make_rig, op, missing):
+    found = chosen(make_rig(missing_ops=(missing,)), op, torch.bfloat16)
+    assert found.is_fallback
+    assert found.rejected[0].reason == f"{missing} is None, it needs kunlun_ops with {missing}"
+
+
+def test_on_a_chip_without_fused_ops_what_torch_has_not_falls_back(make_rig):
+    rig = make_rig(chip="R300")
+    assert chosen(rig, "add", torch.bfloat16).provider == "kunlun"
+    found = chosen(rig, "rms_norm", torch.bfloat16)
+    assert found.is_fallback
+    assert found.rejected[0].reason == "chip is None, it needs a chip that kunlun_ops runs on (P800)"
+
+
+def test_wide_products_are_cut_into_slices(rig, monkeypatch):
+    monkeypatch.setattr(linear, "WEIGHT_ROWS_MAX", 8)
+    kernel = Linear(rig.plugin._vendor)
+    for op in ("linear", "lm_head"):
+        args = random_case(op, torch.float16, seed=2, out=27, vocab=27)
+        assert check_kernel(CATALOGUE[op], getattr(kernel, op), args, torch.float16).passed
+
+
+def test_halves_of_one_tensor_are_not_copied(rig):
+    rig.open()
+    both = torch.randn(4, 64)
+    gate, up = both.chunk(2, dim=1)
+    before = rig.machine.launches.get("swiglu", 0)
+    out = chosen(rig, "silu_mul", torch.float32).kernel.function(gate, up)
+    torch.testing.assert_close(out, torch.nn.functional.silu(gate) * up)
+    assert rig.machine.launches["swiglu"] == before + 1
