@@ -47,7 +47,7 @@ def packages(distributions: Sequence[str]) -> tuple[Finding, ...]:
                 expected = f"{need.specifier or 'any version'}, required by {distribution}"
                 problems.append(Finding("packages", "fail", what, expected, hint))
     names = " and ".join(distributions)
-    return tuple(problems) or (Finding("packages", "ok", f"all that {names} require is installed, in range"),)
+    return tuple(problems) or (Finding("packages", "ok", f"all requirements of {names} are installed, in range"),)
 
 
 def torch() -> Finding:
