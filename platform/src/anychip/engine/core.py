@@ -14,6 +14,7 @@ from anychip.engine.inputs import InputBuilder
 from anychip.engine.laps import Laps
 from anychip.engine.loader import LoadedModel, Report, load_model
 from anychip.engine.messages import Progress
+from anychip.engine.pace import Pace
 from anychip.engine.request import GenerateRequest, SamplingParams, TokenEvent
 from anychip.engine.sampler import Sampler
 from anychip.engine.scheduler import Scheduler
@@ -27,6 +28,7 @@ from anychip_sdk.errors import UsageError
 log = structlog.get_logger("anychip.engine")
 
 WARM_UP_ID = "warm-up"
+MEASURED_TOKENS = 256  #: of the prompt by which the pace of prompts is measured
 
 
 class EngineCore:
@@ -35,7 +37,8 @@ class EngineCore:
     def __init__(self, model: LoadedModel) -> None:
         self.plan = model.plan
         self._model = model
-        self._scheduler = Scheduler(scheduler_config(model.plan), model.pool)
+        self._pace = Pace(model.plan.recipe.slo.tpot_p95, model.plan.scheduler.chunked_prefill_size)
+        self._scheduler = self._new_scheduler()
         where = model.device.torch_device
         self._inputs = InputBuilder(model.plan.scheduler.page_size.value, where)
         self._sampler = Sampler(model.plan.engine_ops, where)
@@ -76,6 +79,7 @@ class EngineCore:
         laps.lap("sample")
         events = self._scheduler.commit(batch, tokens)
         laps.lap("commit")
+        self._pace.observe(batch.decode_rows, batch.tokens - batch.decode_rows, laps.since_start_s)
         return events
 
     def fail_all(self, reason: str) -> list[TokenEvent]:
@@ -89,6 +93,8 @@ class EngineCore:
         numbers = {name: float(value) for name, value in self._scheduler.stats()._asdict().items()}
         return {
             **numbers,
+            "decode_step_seconds": self._pace.decode_s,
+            "prompt_token_seconds": self._pace.token_s,
             "page_size": float(self.plan.scheduler.page_size.value),
             "step_seconds": sum(self._laps.totals_s.values()),
             **{f"{part}_seconds": total_s for part, total_s in self._laps.totals_s.items()},
@@ -99,18 +105,29 @@ class EngineCore:
         self._model.close()
 
     def warm_up(self) -> None:
-        """Run what a first request would be the first to run: prefill, decode, greedy and drawn tokens."""
-        vocab = self.plan.model.config.vocab_size
-        room = min(self.plan.model.context_length.value, self.plan.scheduler.kv_tokens)
-        prompt = [token % vocab for token in range(min(32, room // 2))]
-        for temperature in (0.0, 1.0):
-            params = SamplingParams(temperature=temperature, seed=0, max_tokens=3, ignore_eos=True)
-            self.add(GenerateRequest(WARM_UP_ID, prompt, params))
-            while self.has_work:
-                self.step()
-        self.flush_cache()
-        self._scheduler = Scheduler(scheduler_config(self.plan), self._model.pool)  # its counters start at 0
+        """Run what a first request would be the first to run: prefill, decode, greedy and drawn tokens.
+
+        Where a time per output token is promised, a longer prompt follows, by which the pace of prompts is measured.
+        """
+        self._warm_up(32, 0.0)
+        self._warm_up(32, 1.0)
+        if self.plan.recipe.slo.tpot_p95 is not None:
+            self._warm_up(MEASURED_TOKENS, 0.0)
+        self._scheduler = self._new_scheduler()  # its counters start at 0
         self._laps = Laps()
+
+    def _warm_up(self, tokens: int, temperature: float) -> None:
+        plan = self.plan
+        room = min(plan.model.context_length.value, plan.scheduler.kv_tokens)
+        prompt = [token % plan.model.config.vocab_size for token in range(min(tokens, room // 2))]
+        params = SamplingParams(temperature=temperature, seed=0, max_tokens=3, ignore_eos=True)
+        self.add(GenerateRequest(WARM_UP_ID, prompt, params))
+        while self.has_work:
+            self.step()
+        self.flush_cache()
+
+    def _new_scheduler(self) -> Scheduler:
+        return Scheduler(scheduler_config(self.plan), self._model.pool, self._pace)
 
     def _copy(self, batch: Batch) -> None:
         if not batch.copies:

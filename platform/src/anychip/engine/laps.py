@@ -12,10 +12,15 @@ class Laps:
 
     def __init__(self) -> None:
         self.totals_s = dict.fromkeys(PARTS, 0.0)
-        self._last_s = 0.0
+        self._start_s = self._last_s = 0.0
+
+    @property
+    def since_start_s(self) -> float:
+        """From the last start to the last lap."""
+        return self._last_s - self._start_s
 
     def start(self) -> None:
-        self._last_s = time.perf_counter()
+        self._start_s = self._last_s = time.perf_counter()
 
     def lap(self, part: str) -> None:
         """Count the time since the last call as that part's."""

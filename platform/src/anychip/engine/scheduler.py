@@ -1,7 +1,8 @@
 """Decide which tokens go through the model next. Knows tokens, pages and order; knows nothing of tensors or devices.
 
 `schedule` makes the batch of one step, `commit` takes its tokens; between the two only `add`, `abort` and `fail_all`
-may come. A step computes every running decode and up to `chunked_prefill_size` tokens of prompts.
+may come. A step computes every running decode and up to `chunked_prefill_size` tokens of prompts, fewer where decodes
+run and the pace bounds them.
 
 Memory. A prompt gets all its pages when it is admitted, a decode one page whenever it begins one. When pages run out,
 unused prefixes are evicted, least recently used first; then the youngest sequence is retracted: its computed pages stay
@@ -18,6 +19,7 @@ from anychip.engine import invariants
 from anychip.engine.admission import OutputEstimate, SchedulerConfig, validate
 from anychip.engine.batch import Batch, Row
 from anychip.engine.kv_tables import Copy, KVTables
+from anychip.engine.pace import Pace
 from anychip.engine.policy import make_policy
 from anychip.engine.radix_cache import Match
 from anychip.engine.request import FinishReason, GenerateRequest, TokenEvent
@@ -34,11 +36,12 @@ class Scheduler:
         ValueError: the pool's page size is not the configuration's.
     """
 
-    def __init__(self, config: SchedulerConfig, pool: KVPool) -> None:
+    def __init__(self, config: SchedulerConfig, pool: KVPool, pace: Pace | None = None) -> None:
         if pool.layout.page_size != config.page_size:
             message = f"the pool's page size is {pool.layout.page_size}, the configuration's {config.page_size}"
             raise ValueError(message)
         self._config = config
+        self._pace = pace or Pace(None, config.chunked_prefill_size)
         self._tables = KVTables(pool, prefix_cache=config.prefix_cache)
         self._policy = make_policy(config, self._tables)
         # with one token more than the pool has slots, the sequence has used them all
@@ -109,7 +112,7 @@ class Scheduler:
         copies = self._grow_decodes()
         rows = [Row(sequence, sequence.computed, 1, 1) for sequence in self._decoding]
         decode_rows = len(rows)
-        budget = self._config.chunked_prefill_size
+        budget = self._pace.prompt_tokens(decode_rows)
         for sequence in self._prefilling:
             if budget == 0:
                 break

@@ -1,0 +1,74 @@
+"""Prompts beside running decodes: as many tokens as the promised time per output token leaves room for."""
+
+from anychip.engine.pace import Pace
+from anychip.engine.scheduler import Scheduler
+from support.schedules import Bench, config
+
+LIMIT_S, DECODE_S, TOKEN_S = 0.050, 0.010, 0.001
+CHUNK = 512
+
+
+def measured(limit_s: float | None, chunk: int = CHUNK) -> Pace:
+    pace = Pace(limit_s, chunk)
+    pace.observe(1, 0, DECODE_S)
+    pace.observe(0, 100, DECODE_S + 100 * TOKEN_S)
+    return pace
+
+
+def test_without_a_promise_steps_take_whole_chunks() -> None:
+    assert measured(None).prompt_tokens(4) == CHUNK
+
+
+def test_without_decodes_nobody_waits_and_the_chunk_is_whole() -> None:
+    assert measured(LIMIT_S).prompt_tokens(0) == CHUNK
+
+
+def test_before_anything_was_measured_the_chunk_is_whole() -> None:
+    assert Pace(LIMIT_S, CHUNK).prompt_tokens(4) == CHUNK
+
+
+def test_beside_decodes_a_step_fits_the_promise() -> None:
+    tokens = measured(LIMIT_S).prompt_tokens(4)
+    assert 0.7 * LIMIT_S < DECODE_S + tokens * TOKEN_S <= LIMIT_S
+
+
+def test_the_chunk_is_the_most_whatever_the_device_can_do() -> None:
+    assert measured(60.0).prompt_tokens(4) == CHUNK
+    assert measured(0.001, chunk=8).prompt_tokens(4) == 8
+
+
+def test_a_prompt_goes_on_where_decodes_alone_break_the_promise() -> None:
+    assert measured(DECODE_S / 2).prompt_tokens(4) == Pace.LEAST
+
+
+def test_a_device_that_becomes_slower_gets_fewer_tokens() -> None:
+    pace = measured(LIMIT_S)
+    before = pace.prompt_tokens(4)
+    for _ in range(20):
+        pace.observe(4, 30, DECODE_S + 30 * 2 * TOKEN_S)
+    assert abs(pace.prompt_tokens(4) - before / 2) <= 1
+
+
+def test_a_waiting_prompt_never_stalls_running_decodes_beyond_the_promise() -> None:
+    """On a device whose steps last exactly as the model says, every step of the running requests is in time."""
+    settings = config(chunked_prefill_size=CHUNK, context_length=5000)
+    bench = Bench(settings, 1500)
+    pace = measured(LIMIT_S)
+    bench.scheduler = Scheduler(settings, bench.pool, pace)
+    for number in range(3):
+        bench.add(str(number), [number, 1, 2], max_tokens=150)
+    steps_s: list[float] = []
+    for step in range(400):
+        if step == 5:
+            bench.add("long", [4] * 2000, max_tokens=3)
+        batch = bench.step()
+        if batch is None:
+            break
+        prompt_tokens = batch.tokens - batch.decode_rows
+        seconds = DECODE_S + prompt_tokens * TOKEN_S
+        pace.observe(batch.decode_rows, prompt_tokens, seconds)
+        if batch.decode_rows:
+            steps_s.append(seconds)
+    assert max(steps_s) <= LIMIT_S
+    assert sum(seconds > DECODE_S for seconds in steps_s) >= 2000 // CHUNK, "the long prompt ran beside decodes"
+    bench.check_outputs()
