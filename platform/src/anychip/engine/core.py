@@ -98,8 +98,16 @@ class EngineCore:
             "page_size": float(self.plan.scheduler.page_size.value),
             "step_seconds": sum(self._laps.totals_s.values()),
             **{f"{part}_seconds": total_s for part, total_s in self._laps.totals_s.items()},
+            **self._weight_errors(),
             "device_bytes_free": float(self._model.device.memory().bytes_free),
         }
+
+    def _weight_errors(self) -> dict[str, float]:
+        """How far quantized matrices are from their numbers, relative; nothing where none is quantized."""
+        errors = self._model.weight_errors.values()
+        if not errors:
+            return {}
+        return {"weight_error_mean": sum(errors) / len(errors), "weight_error_max": max(errors)}
 
     def close(self) -> None:
         self._model.close()

@@ -45,7 +45,7 @@ def fold(
         for fusion in fusions:
             if fusion.policy == policy:
                 _apply(model, _pattern(fusion), binding, outcome)
-    _drop_unused(model)
+    drop_unused(model)
     model.graph.lint()
     return tuple(_decision(policy, outcomes, fusions) for policy in outcomes)
 
@@ -192,7 +192,7 @@ def _joined(specs: Sequence[WeightSpec]) -> WeightSpec:
     return WeightSpec(name, (rows, *specs[0].shape[1:]), sources)
 
 
-def _drop_unused(model: ModelGraph) -> None:
+def drop_unused(model: ModelGraph) -> None:
     """Erase parameters that nothing reads any more; ops are never dropped, they may write."""
     for node in reversed(list(model.graph.nodes)):
         if node.op == "get_attr" and not node.users:
@@ -205,4 +205,4 @@ def _read(model: ModelGraph, target: str) -> bool:
     return any(node.op == "get_attr" and node.target == target for node in model.graph.nodes)
 
 
-__all__ = ["FusionDecision", "fold"]
+__all__ = ["FusionDecision", "drop_unused", "fold"]

@@ -9,11 +9,22 @@ from typing import Any
 import torch
 from torch import fx
 
+from anychip.weights.schemes import Part, Scheme
 from anychip_sdk.ops import Op
 from anychip_sdk.registry import Resolution
 
 INPUTS = ("token_ids", "positions", "slots", "batch", "logit_rows")
 RESOLUTION = "resolution"  # key of node.meta
+
+
+@dataclass(frozen=True)
+class QuantizedPart:
+    """Which tensor of which quantized matrix a parameter is; `shape` is the matrix's own."""
+
+    matrix: str
+    shape: tuple[int, ...]
+    scheme: Scheme
+    part: Part
 
 
 @dataclass(frozen=True)
@@ -23,10 +34,15 @@ class WeightSpec:
     name: str
     shape: tuple[int, ...]
     sources: tuple[str, ...]
+    quantized: QuantizedPart | None = None  #: None: held in the model's dtype
 
     @property
     def elements(self) -> int:
         return int(torch.Size(self.shape).numel())
+
+    def itemsize(self, dtype: torch.dtype) -> int:
+        """Bytes of an element where the model's dtype is `dtype`."""
+        return (self.quantized.part.dtype if self.quantized else dtype).itemsize
 
 
 @dataclass
@@ -114,4 +130,14 @@ def shape_of(model: ModelGraph, node: fx.Node) -> tuple[int, ...]:
     return spec.shape if spec is not None else tuple(model.buffers[target].shape)
 
 
-__all__ = ["INPUTS", "RESOLUTION", "ModelGraph", "WeightSpec", "argument", "as_text", "resolution", "shape_of"]
+__all__ = [
+    "INPUTS",
+    "RESOLUTION",
+    "ModelGraph",
+    "QuantizedPart",
+    "WeightSpec",
+    "argument",
+    "as_text",
+    "resolution",
+    "shape_of",
+]

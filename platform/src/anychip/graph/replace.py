@@ -46,12 +46,17 @@ def replace(model: ModelGraph, binding: Binding) -> ModelGraph:
         problem = bind(model, node, op, binding)
         if problem:
             problems.setdefault(op.name, problem)
+    refuse(problems)
+    return model
+
+
+def refuse(problems: Mapping[str, str]) -> None:
+    """Raise what is wrong with binding, op by op, if anything is."""
     if problems:
         raise KernelMissing(
             "\n".join(problems.values()),
             hint="allow the fallback (ops.fallback: warn), drop the override, or use a backend that has the kernel",
         )
-    return model
 
 
 def bind(model: ModelGraph, node: fx.Node, op: Op, binding: Binding) -> str | None:
@@ -98,4 +103,4 @@ def _reasons(rejected: Sequence[Rejection]) -> str:
     return "; ".join(f"{one.provider}/{one.kernel}: {one.reason}" for one in rejected)
 
 
-__all__ = ["Binding", "bind", "node_facts", "replace", "settle"]
+__all__ = ["Binding", "bind", "node_facts", "refuse", "replace", "settle"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from anychip.plan.memory import as_mapping, gib
-from anychip.plan.plan import EMULATED, HeldCertificate, OpRow, Plan
+from anychip.plan.plan import EMULATED, Decision, HeldCertificate, OpRow, Plan
 from anychip_sdk.registry import dtype_name
 
 SCHEMA_VERSION = 1
@@ -30,6 +30,10 @@ def as_json(plan: Plan) -> dict[str, object]:
             "head_dim": config.head_dim,
             "vocab_size": config.vocab_size,
             "dtype": {"value": dtype_name(plan.model.dtype.value), "reason": plan.model.dtype.reason},
+            "quantization": {
+                "value": plan.model.quantization.value,
+                "reason": plan.model.quantization.reason,
+            },
             "context_length": {
                 "value": plan.model.context_length.value,
                 "reason": plan.model.context_length.reason,
@@ -116,6 +120,7 @@ def _head(plan: Plan) -> list[str]:
         f"service    {plan.recipe.name}, served as {model.served_name}",
         f"model      {model.path} ({model.format}), {config.architecture}, {config.num_layers} layers",
         f"dtype      {dtype_name(model.dtype.value)} ({model.dtype.reason})",
+        *_quantization(model.quantization),
         f"context    {model.context_length.value} tokens ({model.context_length.reason})",
         f"thinking   {model.thinking}",
         f"backend    {plan.backend.name} {plan.backend.version} ({plan.backend.reason}){emulated}",
@@ -123,6 +128,10 @@ def _head(plan: Plan) -> list[str]:
         f"device     {device.name}, {device.product}" + _pairs(device.versions),
         *(f"note       {note}" for note in model.notes),
     ]
+
+
+def _quantization(decision: Decision[str]) -> list[str]:
+    return [] if decision.value == "none" else [f"quantized  {decision.value} ({decision.reason})"]
 
 
 def _certificate(held: HeldCertificate | None) -> list[str]:

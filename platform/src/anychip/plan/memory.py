@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from anychip.graph.ir import ModelGraph, resolution
+from anychip.graph.ir import ModelGraph, WeightSpec, resolution
 from anychip.models.config import ModelConfig
 from anychip.plan.plan import MemoryPlan
 from anychip_sdk.device import DeviceInfo
@@ -36,16 +36,17 @@ def weight_bytes(model: ModelGraph, dtype: torch.dtype) -> int:
     for node in model.graph.nodes:
         if node.op != "get_attr" or node.target not in model.weights:
             continue
-        layouts = dict(_layout(user, dtype) for user in node.users)
-        total += sum(layouts.values()) * model.weights[str(node.target)].elements
+        spec = model.weights[str(node.target)]
+        layouts = dict(_layout(user, spec, dtype) for user in node.users)
+        total += sum(layouts.values()) * spec.elements
     return total
 
 
-def _layout(user: torch.fx.Node, dtype: torch.dtype) -> tuple[str, int]:
+def _layout(user: torch.fx.Node, spec: WeightSpec, dtype: torch.dtype) -> tuple[str, int]:
     """Which copy of a weight a user reads, and the bytes of an element of it."""
     if isinstance(user.target, Op) and resolution(user).kernel.prepares_weight:
-        return user.target.name, (resolution(user).compute_dtype or dtype).itemsize
-    return "", dtype.itemsize
+        return user.target.name, spec.itemsize(resolution(user).compute_dtype or dtype)
+    return "", spec.itemsize(dtype)
 
 
 def needs(

@@ -66,6 +66,7 @@ class ModelPlan:
     served_name: str
     thinking: str  #: off, on, or auto
     notes: tuple[str, ...] = ()
+    quantization: Decision[str] = Decision("none", "weights are held in dtype")
 
 
 @dataclass(frozen=True)

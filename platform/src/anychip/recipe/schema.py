@@ -55,8 +55,14 @@ class ModelSection(Section):
         Field(description="The type of weights and activations. auto: the checkpoint's own, where the device has it."),
     ] = "auto"
     quantization: Annotated[
-        Literal["none"],
-        Field(description="How weights are held on the device. none: expanded to dtype, however they are stored."),
+        Literal["none", "auto", "int8", "int4", "int4-128"],
+        Field(
+            description="How the weights of matrix products are held on the device. none: expanded to dtype, however "
+            "they are stored. auto: a GGUF's 8- and 4-bit integers as they are, all else in dtype. int8: a scale per "
+            "row. int4: a scale and a minimum per 32 neighbours, int4-128 per 128. A GGUF's own integers of as many "
+            "bits are taken as they are. Logits are computed with 8 bits at least; embeddings, norms and biases stay "
+            "in dtype."
+        ),
     ] = "none"
     context_length: Annotated[
         Count | None,

@@ -16,6 +16,7 @@ from anychip.models.config import ModelConfig, parse_config
 from anychip.models.raw import refuse
 from anychip.weights.gguf_checkpoint import open_gguf
 from anychip.weights.names import check_tensors, ignorable
+from anychip.weights.quantized import BlockFormat, Bytes
 from anychip.weights.safetensors import open_directory
 from anychip.weights.tensors import Opened, TensorInfo, TensorReader, TokenizerSource
 from anychip_sdk.errors import CheckpointInvalid
@@ -55,6 +56,10 @@ class Checkpoint:
         float32, everything else in the dtype that the file has. Not for several threads at once.
         """
         return self._reader.read(self.tensors[name], rows)
+
+    def read_blocks(self, name: str, rows: slice) -> tuple[Bytes, BlockFormat]:
+        """Some rows as they are stored, [rows, bytes per row], for tensors in a format of blocks."""
+        return self._reader.read_blocks(self.tensors[name], rows)
 
     def close(self) -> None:
         """Let go of the files. Tensors that were read stay valid."""

@@ -14,7 +14,7 @@ from anychip.weights.gguf import GGUFFile, GGUFTensor, parse_gguf
 from anychip.weights.gguf_config import llama3_scaling, raw_config, token_ids
 from anychip.weights.mapped import MappedFile
 from anychip.weights.names import from_gguf, shorten
-from anychip.weights.quantized import decode_rows
+from anychip.weights.quantized import BlockFormat, Bytes, decode_rows
 from anychip.weights.tensors import Opened, TensorInfo, TokenizerSource, row_range
 
 ROPE_FACTORS = "rope_freqs.weight"
@@ -36,20 +36,29 @@ class GGUFReader:
         place = self._places[info.name]
         length = info.shape[0] if info.shape else 1
         first, last = row_range(rows, length)
-        row_nbytes = info.nbytes // length if length else 0
         if info.shape[1:] == () and place.tensor.format.values > 1:
             return self._vector(place.tensor)[first:last]
-        start = place.tensor.start
-        if place.permuted_heads:
-            raw = self._mapped.window(start, info.nbytes).reshape(length, row_nbytes)
-            raw = raw[_interleaved_rows(length, place.permuted_heads)[first:last]]
-        else:
-            raw = self._mapped.window(start + first * row_nbytes, (last - first) * row_nbytes)
-            raw = raw.reshape(last - first, row_nbytes)
+        raw = self._rows(info, place, first, last)
         return decode_rows(raw, place.tensor.format).reshape(last - first, *info.shape[1:])
+
+    def read_blocks(self, info: TensorInfo, rows: slice) -> tuple[Bytes, BlockFormat]:
+        place = self._places[info.name]
+        first, last = row_range(rows, info.shape[0])
+        return np.array(self._rows(info, place, first, last)), place.tensor.format
 
     def close(self) -> None:
         self._mapped.close()
+
+    def _rows(self, info: TensorInfo, place: _Place, first: int, last: int) -> Bytes:
+        """Raw rows of a matrix in the model's order, [rows, bytes per row]."""
+        length = info.shape[0] if info.shape else 1
+        row_nbytes = info.nbytes // length if length else 0
+        start = place.tensor.start
+        if place.permuted_heads:
+            raw = self._mapped.window(start, info.nbytes).reshape(length, row_nbytes)
+            return raw[_interleaved_rows(length, place.permuted_heads)[first:last]]
+        raw = self._mapped.window(start + first * row_nbytes, (last - first) * row_nbytes)
+        return raw.reshape(last - first, row_nbytes)
 
     def _vector(self, tensor: GGUFTensor) -> torch.Tensor:
         """One dimension in blocks: a row is part of a block, so all of it is decoded."""

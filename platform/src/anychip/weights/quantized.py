@@ -89,8 +89,13 @@ def decode_rows(rows: Bytes, block_format: BlockFormat) -> torch.Tensor:
     return torch.from_numpy(decoder(blocks).reshape(len(rows), columns))
 
 
+def halves(blocks: torch.Tensor, first: int) -> torch.Tensor:
+    """The float16 at byte `first` of each block [rows, blocks, bytes], as [rows, blocks]."""
+    return blocks[..., first : first + 2].contiguous().view(torch.float16).squeeze(-1)
+
+
 def supported_names() -> str:
     return ", ".join(block_format.name for block_format in FORMATS.values())
 
 
-__all__ = ["FORMATS", "UNSUPPORTED_NAMES", "BlockFormat", "decode_rows", "supported_names"]
+__all__ = ["FORMATS", "UNSUPPORTED_NAMES", "BlockFormat", "Bytes", "decode_rows", "halves", "supported_names"]

@@ -18,6 +18,7 @@ import torch
 
 from anychip.weights.mapped import MappedFile, unreadable
 from anychip.weights.names import shorten
+from anychip.weights.quantized import BlockFormat, Bytes
 from anychip.weights.tensors import Opened, TensorInfo, TokenizerSource, row_range
 
 SINGLE = "model.safetensors"
@@ -55,6 +56,10 @@ class ShardReader:
         row_nbytes = info.nbytes // info.shape[0] if info.shape[0] else 0
         flat = self._view(place.shard, place.start + first * row_nbytes, (last - first) * row_nbytes, info.dtype)
         return flat.reshape(last - first, *info.shape[1:])
+
+    def read_blocks(self, info: TensorInfo, rows: slice) -> tuple[Bytes, BlockFormat]:
+        message = f"tensor {info.name} is stored as {info.storage}, which is no format of blocks"
+        raise ValueError(message)
 
     def close(self) -> None:
         if self._mapped is not None:

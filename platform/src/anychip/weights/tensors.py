@@ -9,6 +9,8 @@ from typing import Protocol
 
 import torch
 
+from anychip.weights.quantized import BlockFormat, Bytes
+
 
 @dataclass(frozen=True)
 class TensorInfo:
@@ -40,6 +42,8 @@ class TensorReader(Protocol):
     """Reads tensors out of open files."""
 
     def read(self, info: TensorInfo, rows: slice | None) -> torch.Tensor: ...
+
+    def read_blocks(self, info: TensorInfo, rows: slice) -> tuple[Bytes, BlockFormat]: ...
 
     def close(self) -> None: ...
 

@@ -1,0 +1,84 @@
+"""Step 4: products with plain weights become products with integers. Knows which op takes what; reads no weight."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from torch import fx
+
+from anychip.graph.fold import drop_unused
+from anychip.graph.ir import ModelGraph, QuantizedPart, WeightSpec, argument
+from anychip.graph.replace import Binding, bind, refuse
+from anychip.weights.schemes import Scheme
+from anychip_sdk.errors import PreconditionFailed
+from anychip_sdk.ops import Op, linear_int4, linear_int8, lm_head_int8
+
+SchemeOf = Callable[[WeightSpec, bool], "Scheme | None"]  #: of a matrix, and whether it makes the logits
+
+#: policies whose ops take plain weights: there is no whole block of integers in the catalogue
+WHOLE_BLOCKS = ("mha", "ffn")
+
+_OPS: Mapping[tuple[str, int], Op] = {
+    ("linear", 8): linear_int8,
+    ("linear", 4): linear_int4,
+    ("lm_head", 8): lm_head_int8,
+}
+
+
+def matrices(model: ModelGraph) -> list[tuple[fx.Node, WeightSpec, bool]]:
+    """The products with a parameter: node, parameter, whether it makes the logits."""
+    found = []
+    for node, op in model.op_nodes():
+        if op.name in ("linear", "lm_head"):
+            spec = model.weights.get(str(argument(node, op, "weight").target))
+            if spec is not None:
+                found.append((node, spec, op.name == "lm_head"))
+    return found
+
+
+def quantize(model: ModelGraph, binding: Binding, scheme_of: SchemeOf) -> Counter[Scheme]:
+    """Rewrite the graph in place; returns how many matrices got which scheme.
+
+    Raises:
+        PreconditionFailed: for all matrices at once whose shape the scheme can't hold.
+        KernelMissing: for all ops at once that no kernel fits, or that need the fallback where it is forbidden.
+    """
+    found = [(node, spec, scheme_of(spec, is_head)) for node, spec, is_head in matrices(model)]
+    chosen = [(node, spec, scheme) for node, spec, scheme in found if scheme is not None]
+    shapes = [(spec.name, scheme.problem(spec.shape[1])) for _, spec, scheme in chosen]
+    problems = [f"{name}: {problem}" for name, problem in shapes if problem]
+    if problems:
+        message = f"{len(problems)} matrices can't be quantized so:\n  " + "\n  ".join(problems[:8])
+        raise PreconditionFailed(message, hint="set model.quantization to int4 (groups of 32) or int8 (whole rows)")
+    missing: dict[str, str] = {}
+    for node, spec, scheme in chosen:
+        new = _replaced(model, node, spec, scheme)
+        assert isinstance(new.target, Op)
+        problem = bind(model, new, new.target, binding)
+        if problem:
+            missing.setdefault(new.target.name, problem)
+    refuse(missing)
+    drop_unused(model)
+    model.graph.lint()
+    return Counter(scheme for _, _, scheme in chosen)
+
+
+def _replaced(model: ModelGraph, node: fx.Node, spec: WeightSpec, scheme: Scheme) -> fx.Node:
+    assert isinstance(node.target, Op)
+    op = _OPS[node.target.name, scheme.bits]
+    given = {arg.name: value for arg, value in zip(node.target.args, node.args, strict=True)}
+    stem = f"{spec.name.removesuffix('weight')}{scheme.name}"
+    with model.graph.inserting_before(node):
+        for part in scheme.parts(*spec.shape):
+            name = f"{stem}_{part.name}"
+            of = QuantizedPart(stem, spec.shape, scheme, part)
+            model.weights[name] = WeightSpec(name, part.shape, spec.sources, of)
+            given[part.name] = model.graph.create_node("get_attr", name)
+        new = model.graph.create_node("call_function", op, tuple(given.get(arg.name) for arg in op.args), {})
+    node.replace_all_uses_with(new)
+    model.graph.erase_node(node)
+    return new
+
+
+__all__ = ["WHOLE_BLOCKS", "SchemeOf", "matrices", "quantize"]
