@@ -26,7 +26,7 @@ class Host:
     """
 
     def __init__(self, profile: Profile, announce: Callable[[Path], None] | None = None) -> None:
-        self.root = profile.host if profile.host is not None else Path(tempfile.mkdtemp(prefix=PREFIX))
+        self.root = profile.host if profile.host is not None else _new_folder()
         self._announce = announce
         self._pid = os.getpid()
         self._name = f"{self._pid}-{next(_serial)}"
@@ -59,11 +59,7 @@ class Host:
 
     def _others(self) -> list[Path]:
         """The files of the other guests; those of dead processes go."""
-        folder = self._guest(self._name).parent
-        if not folder.is_dir():
-            return []
-        found = [path for path in folder.iterdir() if path.suffix == "" and path.name != self._name]
-        return [path for path in found if _is_alive(path)]
+        return [path for path in _guests(self.root) if path.name != self._name and _is_alive(path)]
 
     def _guest(self, name: str) -> Path:
         return self.root / "guests" / name
@@ -83,11 +79,26 @@ class Host:
             (dev / "xpuctrl").touch()
 
 
+def _new_folder() -> Path:
+    """A folder of its own; those whose guests were all killed go."""
+    for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        guests = _guests(old)
+        if guests and not any(map(_is_alive, guests)):
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=PREFIX))
+
+
+def _guests(root: Path) -> list[Path]:
+    folder = root / "guests"
+    if not folder.is_dir():
+        return []
+    return [path for path in folder.iterdir() if path.suffix == ""]
+
+
 def _is_alive(guest: Path) -> bool:
     try:
         os.kill(int(guest.name.partition("-")[0]), 0)
     except ProcessLookupError:
-        guest.unlink(missing_ok=True)
         return False
     except PermissionError:
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 import torch
@@ -60,6 +61,21 @@ def test_a_host_is_left_when_nobody_uses_it_any_more() -> None:
     root = open_stack(Profile()).root
     gc.collect()
     assert not root.exists()
+
+
+def test_folders_of_killed_processes_go_with_the_next_host(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    for name, guest in (("old", f"{dead.pid}-0"), ("living", f"{os.getpid()}-99")):
+        folder = tmp_path / f"anychip-kunlun-host-{name}" / "guests"
+        folder.mkdir(parents=True)
+        (folder / guest).touch()
+    stack = open_stack(Profile())
+    assert stack.root.parent == tmp_path
+    assert not (tmp_path / "anychip-kunlun-host-old").exists()
+    assert (tmp_path / "anychip-kunlun-host-living").exists()
+    close_stack(stack)
 
 
 def test_contradicting_variables_are_a_setting_not_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
