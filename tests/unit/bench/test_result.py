@@ -3,6 +3,7 @@
 import builtins
 import json
 
+import msgspec
 import pytest
 
 from anychip.bench.plot import plot, require_plotting
@@ -108,6 +109,12 @@ def test_the_lines_around_it_name_the_machine_and_what_the_prefix_was_worth():
     assert "TTFT at most 145 ms, TPOT at most 1.00 s" in said
     assert "4 at once: TTFT p50 of the first wave 120 ms, of all later requests 160 ms" in said
     assert "first wave" not in "\n".join(lines(make_result("w2")))
+
+
+def test_figures_of_an_emulated_service_are_not_the_chips():
+    result = msgspec.structs.replace(make_result(), service={"backend": {"name": "acme", "emulated": True}})
+    assert "target       tiny on http://h:1, EMULATED: no figure here is the chip's" in lines(result)
+    assert "EMULATED" not in "\n".join(lines(make_result()))
 
 
 @pytest.mark.parametrize(

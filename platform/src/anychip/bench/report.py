@@ -31,7 +31,7 @@ def lines(result: BenchResult) -> list[str]:
     runs, workload, where = len(result.levels[0].runs), result.workload, result.environment
     found = [
         f"workload     {workload.name} ({workload.content['description']}), medians of {_times(runs)}",
-        f"target       {result.target.model} on {result.target.url}",
+        f"target       {result.target.model} on {result.target.url}{_emulated(result)}",
         f"machine      {where['cpu']}, {where['cores_allowed']} cores, load {_load(where['load_average'])}",
         f"warm-up      {_warm_up(result)}",
     ]
@@ -42,6 +42,12 @@ def lines(result: BenchResult) -> list[str]:
     if any(one.figures.ttft_later_s for one in result.levels) and _shared_tokens(result):
         found += [f"prefix       {_prefix(one)}" for one in result.levels]
     return found
+
+
+def _emulated(result: BenchResult) -> str:
+    backend = result.service.get("backend")
+    is_emulated = isinstance(backend, dict) and backend.get("emulated") is True
+    return ", EMULATED: no figure here is the chip's" if is_emulated else ""
 
 
 def _row(one: LevelResult) -> Sequence[str]:
