@@ -45,7 +45,6 @@ def many():
     return judged(made_up(*cases, failing, waived, absent, *leaks, waivers=[waiver("AC-OP-003")]))
 
 
-@pytest.mark.slow
 @needs_browser
 def test_the_report_opens_in_a_browser(tmp_path):
     page = tmp_path / "report.html"
@@ -66,7 +65,6 @@ def test_the_report_opens_in_a_browser(tmp_path):
     assert shot.stat().st_size > 50_000  # an empty page is far smaller
 
 
-@pytest.mark.slow
 @needs_browser
 def test_the_report_is_no_wider_than_the_window(tmp_path):
     page = tmp_path / "report.html"

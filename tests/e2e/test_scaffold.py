@@ -84,7 +84,7 @@ def test_only_the_sdk_is_there(clean):
     assert str(clean.folder) in places
 
 
-def test_a_new_package_is_whole_and_its_device_keeps_its_word(clean, package, tmp_path):
+def test_a_new_package_is_whole_and_passes_bringup(clean, package, tmp_path):
     again = scaffold("acme", tmp_path / "again").folder
     files = [path.relative_to(again) for path in again.rglob("*") if path.is_file()]
     assert [file for file in files if (again / file).read_bytes() != (package / file).read_bytes()] == []
@@ -92,22 +92,21 @@ def test_a_new_package_is_whole_and_its_device_keeps_its_word(clean, package, tm
     clean.install(built)
     done = clean.run("-m", "anychip_sdk.check", str(built))
     assert done.returncode == 0, done.stdout + done.stderr
-    only = [part for name in ("AC-DEVICE-003", "AC-DEVICE-020*", "AC-MEMORY-004") for part in ("--only", name)]
-    code, cases = bringup(clean, tmp_path / "out", *only)
-    assert failed(cases) == set()
-    assert code == 10  # a part of the suite leads to no verdict
-    assert cases["AC-DEVICE-020[op-linear-bfloat16]"] == "passed"
-
-
-@pytest.mark.slow
-def test_a_new_package_passes_bringup(clean, package, tmp_path):
-    clean.install(wheel(package, tmp_path / "dist"))
     code, cases = bringup(clean, tmp_path / "out")
     assert failed(cases) == set()
     assert code == 0
     certificate = json.loads((tmp_path / "out/certificate.json").read_text(encoding="utf-8"))
     assert certificate["identity"]["distribution"] == "anychip-acme"
     assert clean.run("-m", "anychip_sdk.conformance", "verify", str(tmp_path / "out")).returncode == 0
+
+
+def test_a_hook_broken_on_purpose_fails_its_requirement_and_nothing_else(clean, package, tmp_path):
+    file, old, new, requirements = BROKEN["an allocation that is not cleared"]
+    change(package, file, old, new)
+    clean.install(wheel(package, tmp_path / "dist"))
+    code, cases = bringup(clean, tmp_path / "out", "--only", "memory", "--only", "copy", "--only", "stream")
+    assert code == 7
+    assert failed(cases) == requirements
 
 
 @pytest.mark.slow
