@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 DTYPES = (torch.float32, torch.bfloat16)
 #: where mutants of the SDK's own tracks are declared
-MODULES = ("kernels", "kernel_behaviour", "registrations", "pools")
+MODULES = ("kernels", "quantized", "kernel_behaviour", "registrations", "pools")
 
 
 class HealthyPlugin(AsyncReferencePlugin):
