@@ -13,6 +13,7 @@ from pathlib import Path
 from anychip_sdk.backend import Backend, BackendInfo, load_backend
 from anychip_sdk.conformance.claims import Claims
 from anychip_sdk.conformance.reference.device import CAPABILITIES, AsyncReferenceDevice
+from anychip_sdk.conformance.reference.kernels import reference_kernel
 from anychip_sdk.conformance.reference.ledger import Ledger
 from anychip_sdk.conformance.reference.memory import GRANULARITY, ChipMemory
 from anychip_sdk.device import Device, DeviceConfig, DeviceInfo
@@ -75,7 +76,7 @@ class AsyncReferencePlugin:
 
     def kernels(self) -> Mapping[str, KernelFunction]:
         """Op -> kernel."""
-        return {name: op.reference for name, op in CATALOGUE.items()}
+        return {name: reference_kernel(name) for name in CATALOGUE}
 
     def ledger(self, folder: Path | None) -> Ledger:
         return Ledger(folder)
