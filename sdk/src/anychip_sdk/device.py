@@ -26,6 +26,7 @@ class Capabilities:
     max_head_dim: int | None = None
     page_size: int | None = None  #: tokens per KV page that suit its attention; None: the platform's choice
     max_graph_batch: int | None = None
+    prefill_tokens: int | None = None  #: prompt tokens in a step from which more make it hardly faster per token
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def test_resolved_and_origins_exclude_each_other(recipe):
 def test_explain_says_type_default_unit_and_meaning(capsys):
     assert main(["recipe", "explain", "scheduler.chunked_prefill_size"]) == 0
     shown = capsys.readouterr().out
-    for part in ("a whole number of at least 1", "2048", "tokens", "chunks"):
+    for part in ("a whole number of at least 1", "auto", "tokens", "chunks"):
         assert part in shown
     assert main(["recipe", "explain", "model.dtype", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["allowed"] == ["auto", "float32", "float16", "bfloat16"]

@@ -1,12 +1,14 @@
 """What a plan decides, why, and what it refuses. Knows stub backends; opens no device and no checkpoint."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from anychip.plan.explain import as_json, as_text
 from anychip.plan.make import make_plan
+from anychip.plan.resolve import resolve
 from anychip.recipe import load
 from anychip_sdk.errors import (
     CheckpointInvalid,
@@ -19,7 +21,7 @@ from anychip_sdk.errors import (
 )
 from anychip_sdk.ops import CATALOGUE
 from support.engines import make_recipe
-from support.plans import GIB, ROOT, plan_of, references, stub_backend, tiny_config
+from support.plans import GIB, ROOT, facts, plan_of, references, stub_backend, tiny_config
 from support.tiny_models import make_tiny
 
 MODEL = "/models/m"
@@ -221,6 +223,26 @@ def test_a_pool_smaller_than_the_context_is_a_warning():
 def test_the_page_is_the_recipes_else_the_devices_else_the_platforms(wanted, recipe, size):
     plan = planned(memory={"kv_tokens": 512, **recipe}, backend=stub_backend(page_size=wanted))
     assert plan.scheduler.page_size.value == size
+
+
+@pytest.mark.parametrize(
+    ("measured", "scheduler", "chunk"), [(None, {}, 2048), (300, {}, 300), (300, {"chunked_prefill_size": 64}, 64)]
+)
+def test_the_chunk_is_the_recipes_else_the_devices_else_the_platforms(measured, scheduler, chunk):
+    backend = stub_backend()
+    device = backend.probe()[0]
+    device = replace(device, capabilities=replace(device.capabilities, prefill_tokens=measured))
+    plan = resolve(make_recipe("/models/m", scheduler=scheduler), facts(tiny_config()), backend, device, "")
+    assert plan.scheduler.chunked_prefill_size.value == chunk
+    assert ("auto" in plan.scheduler.chunked_prefill_size.reason) == (not scheduler)
+    assert f"chunked prefill size  {chunk} tokens (" in as_text(plan)
+
+
+def test_the_plan_says_that_a_promised_time_per_token_bounds_prompts():
+    assert "beside decodes as many as slo.tpot_p95 of 40 ms leaves time for" in as_text(
+        planned(slo={"tpot_p95": "40ms"})
+    )
+    assert "beside decodes" not in as_text(planned())
 
 
 def test_pages_of_one_token_are_planned_as_any():

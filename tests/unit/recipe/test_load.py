@@ -37,7 +37,7 @@ def problems(write, text, sets=(), env=None):
 def test_a_minimal_recipe_has_every_default(write):
     recipe = read(write, MINIMAL).recipe
     assert recipe.memory.static_fraction == 0.8
-    assert recipe.scheduler.chunked_prefill_size == 2048
+    assert recipe.scheduler.chunked_prefill_size == "auto"
     assert recipe.fusion.policies == "auto"
     assert recipe.server.port == 8000
     assert recipe.backend.requires.driver is None

@@ -37,7 +37,7 @@ class EngineCore:
     def __init__(self, model: LoadedModel) -> None:
         self.plan = model.plan
         self._model = model
-        self._pace = Pace(model.plan.recipe.slo.tpot_p95, model.plan.scheduler.chunked_prefill_size)
+        self._pace = Pace(model.plan.recipe.slo.tpot_p95, model.plan.scheduler.chunked_prefill_size.value)
         self._scheduler = self._new_scheduler()
         where = model.device.torch_device
         self._inputs = InputBuilder(model.plan.scheduler.page_size.value, where)
@@ -160,7 +160,7 @@ class EngineCore:
 def scheduler_config(plan: Plan) -> SchedulerConfig:
     policy: PolicyName = "fcfs" if plan.scheduler.policy == "fcfs" else "lpm"
     return SchedulerConfig(
-        chunked_prefill_size=plan.scheduler.chunked_prefill_size,
+        chunked_prefill_size=plan.scheduler.chunked_prefill_size.value,
         max_running_requests=plan.scheduler.max_running_requests.value,
         max_queued_requests=plan.scheduler.max_queued_requests,
         policy=policy,

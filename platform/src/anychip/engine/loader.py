@@ -180,7 +180,7 @@ def _compile(plan: Plan, backend: Backend, device: Device, values: dict[str, Any
     generated = generate(plan.graph, values)
     scheduler = plan.scheduler
     rows = scheduler.max_running_requests.value
-    context = CompileContext(device, plan.model.dtype.value, values, scheduler.chunked_prefill_size + rows, rows)
+    context = CompileContext(device, plan.model.dtype.value, values, scheduler.chunked_prefill_size.value + rows, rows)
     compiled = backend.compile(plan.graph.graph, context)
     return compiled or generated.forward, generated.source
 

@@ -60,7 +60,10 @@ def as_json(plan: Plan) -> dict[str, object]:
         },
         "memory": dict(as_mapping(plan.memory)),
         "scheduler": {
-            "chunked_prefill_size": plan.scheduler.chunked_prefill_size,
+            "chunked_prefill_size": {
+                "value": plan.scheduler.chunked_prefill_size.value,
+                "reason": plan.scheduler.chunked_prefill_size.reason,
+            },
             "max_running_requests": {
                 "value": plan.scheduler.max_running_requests.value,
                 "reason": plan.scheduler.max_running_requests.reason,
@@ -162,10 +165,12 @@ def _memory(plan: Plan) -> list[str]:
 
 def _scheduler(plan: Plan) -> list[str]:
     scheduler = plan.scheduler
-    running, page = scheduler.max_running_requests, scheduler.page_size
+    running, page, chunk = scheduler.max_running_requests, scheduler.page_size, scheduler.chunked_prefill_size
+    tpot_s = plan.recipe.slo.tpot_p95
+    pace = "" if tpot_s is None else f"; beside decodes as many as slo.tpot_p95 of {1e3 * tpot_s:g} ms leaves time for"
     return [
         f"max running requests  {running.value} ({running.reason})",
-        f"chunked prefill size  {scheduler.chunked_prefill_size} tokens",
+        f"chunked prefill size  {chunk.value} tokens ({chunk.reason}){pace}",
         f"page size             {page.value} tokens ({page.reason})",
         f"policy                {scheduler.policy}, prefix cache {'on' if scheduler.prefix_cache else 'off'}",
     ]

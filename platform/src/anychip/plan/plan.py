@@ -108,7 +108,7 @@ class MemoryPlan:
 
 @dataclass(frozen=True)
 class SchedulerPlan:
-    chunked_prefill_size: int
+    chunked_prefill_size: Decision[int]
     max_running_requests: Decision[int]
     max_queued_requests: int
     policy: str

@@ -33,6 +33,7 @@ from anychip_sdk.ops import CATALOGUE
 from anychip_sdk.registry import Fact, Override, dtype_name
 
 DEFAULT_PAGE_SIZE = 16
+DEFAULT_CHUNK = 2048  #: prompt tokens in a step
 EXPECTED_TOKENS = 1024  #: what a request is taken to need when max_running_requests is auto
 
 
@@ -89,10 +90,10 @@ def resolve(
     engine_ops = bind_engine_ops(binding)
     warnings = [*_fusion_warnings(recipe, fusions), *_refused_by_verification(without)]
 
-    chunk = recipe.scheduler.chunked_prefill_size
+    chunk = _chunk(recipe, device)
     explicit = recipe.scheduler.max_running_requests
     most_running = explicit if isinstance(explicit, int) else MAX_RUNNING
-    needed = needs(config, graph, model.dtype.value, kv_dtype, chunk, most_running)
+    needed = needs(config, graph, model.dtype.value, kv_dtype, chunk.value, most_running)
     kv_tokens = recipe.memory.kv_tokens
     memory = budget(
         needed,
@@ -252,6 +253,16 @@ def _page_size(recipe: Recipe, device: DeviceInfo) -> Decision[int]:
     if device.capabilities.page_size is not None:
         return Decision(device.capabilities.page_size, "auto: what the device's attention is made for")
     return Decision(DEFAULT_PAGE_SIZE, "auto: prefixes are shared in steps of 16 tokens and gathered page by page")
+
+
+def _chunk(recipe: Recipe, device: DeviceInfo) -> Decision[int]:
+    wanted = recipe.scheduler.chunked_prefill_size
+    if isinstance(wanted, int):
+        return Decision(wanted, "scheduler.chunked_prefill_size")
+    measured = device.capabilities.prefill_tokens
+    if measured is not None:
+        return Decision(measured, "auto: so many the device reads at nearly full speed, by its backend's measurements")
+    return Decision(DEFAULT_CHUNK, "auto: the backend names no measurement of the device")
 
 
 def _max_running(explicit: int | str, pool_tokens: int, context: int) -> Decision[int]:

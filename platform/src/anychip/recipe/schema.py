@@ -144,10 +144,14 @@ class SchedulerSection(Section):
     """How requests share a step."""
 
     chunked_prefill_size: Annotated[
-        Count,
+        Literal["auto"] | Count,
         Unit("tokens"),
-        Field(description="The most prompt tokens in one step; longer prompts are read in chunks of it."),
-    ] = 2048
+        Field(
+            description="The most prompt tokens in one step; longer prompts are read in chunks of it. auto: what the "
+            "device reads at nearly full speed, by its backend's measurements. Beside running requests a step takes "
+            "fewer where slo.tpot_p95 asks for it."
+        ),
+    ] = "auto"
     max_running_requests: Annotated[
         Literal["auto"] | Positive,
         Unit("requests"),
@@ -240,7 +244,7 @@ class ServerSection(Section):
 
 
 class SloSection(Section):
-    """What is promised; recorded with the service, never enforced."""
+    """What is promised. Recorded with the service; tpot_p95 also bounds the prompts that join running requests."""
 
     ttft_p95: Annotated[
         Seconds | None,
@@ -250,7 +254,10 @@ class SloSection(Section):
     tpot_p95: Annotated[
         Seconds | None,
         Expect("a duration such as 40ms"),
-        Field(description="Time per further output token, 95th percentile."),
+        Field(
+            description="Time per further output token, 95th percentile. Steps with running requests take only as many "
+            "prompt tokens as it leaves time for, by what the device was measured to need."
+        ),
     ] = None
 
 
@@ -272,9 +279,7 @@ class Recipe(Section):
     )
     ops: Annotated[OpsSection, Field(description="Which kernels.")] = OpsSection()
     server: Annotated[ServerSection, Field(description="Where the service listens, and to whom.")] = ServerSection()
-    slo: Annotated[SloSection, Field(description="What is promised; recorded with the service, never enforced.")] = (
-        SloSection()
-    )
+    slo: Annotated[SloSection, Field(description="What is promised, and how prompts make way for it.")] = SloSection()
 
     @model_validator(mode="after")
     def _has_no_conflict(self) -> Recipe:
