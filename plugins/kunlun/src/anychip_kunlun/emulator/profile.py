@@ -184,12 +184,12 @@ def _count(text: str) -> int:
 
 SETTINGS = {
     "addr-window": _flag("has_address_windows", False, "collectives fail on an address window"),
-    "blocking-streams": _flag("blocking_streams", True, "no work is ever deferred"),
     "bf16-slow": _value("bf16_slowdown", float, "bf16 products take that many times longer"),
+    "blocking-streams": _flag("blocking_streams", True, "no work is ever deferred"),
     "cards": _value("cards", _count, "how many cards"),
     "chip": _value("chip", _one_of("P800", "R300", "R200"), "which chip"),
     "driver": _value("driver", str, "the driver's version"),
-    "fault": _value("fault", Fault.parse, "a deferred error, CODE@LAUNCH[:OP]"),
+    "fault": _value("fault", Fault.parse, "a deferred error: 700 or 714 at that launch (of that op)"),
     "fault-file": _value("fault_file", Path, "a deferred error whenever this file exists"),
     "fragmenting": _flag("is_fragmenting", True, "freed device memory doesn't merge"),
     "garbled-graph": _flag("garbled_replay", True, "replayed graphs give wrong results"),
