@@ -26,6 +26,7 @@ from anychip_sdk.ops import AttentionBatch
 
 SHAPE, SEED = "qwen3", 3
 KV_TOKENS = 4096
+PAGE_SIZE = 16  #: whatever the device prefers: the checks' short prompts must fill pages
 FIRST_WORD = 3  #: the words below it begin, end and pad
 STEPS_MAX = 4000  #: more than any check needs: an engine that does not come to an end is stopped
 
@@ -73,7 +74,7 @@ def make_recipe(context: Context, model: Model, **sections: Mapping[str, Any]) -
             "threads": context.config.threads or 1,
             "emulate": context.config.emulate,
         },
-        "memory": {"kv_tokens": KV_TOKENS},
+        "memory": {"kv_tokens": KV_TOKENS, "page_size": PAGE_SIZE},
         "scheduler": {"max_running_requests": 32},
     }
     for name, keys in sections.items():
