@@ -17,11 +17,11 @@ from typing import Any
 from anychip_sdk.conformance.cases import load_checks, suite_digest, suite_version
 from anychip_sdk.conformance.certificate import KillScore
 from anychip_sdk.conformance.mutants import load_mutants
-from anychip_sdk.conformance.mutants.judging import Judged, Unit, serve
+from anychip_sdk.conformance.mutants.judging import Judged, Unit, neighbours, serve
 from anychip_sdk.conformance.requirements import REQUIREMENTS
 from anychip_sdk.errors import UsageError
 
-LIMIT_S = 120.0  #: for a unit, the start of a process included
+LIMIT_S = 120.0  #: for a unit, the start of a process included; half of it for the requirements beside
 MESSAGE_MAX = 160
 
 
@@ -33,6 +33,7 @@ class Row:
         kills: the requirements that must find it.
         survived: those that did not; empty where it is killed.
         how: what the first requirement said.
+        collateral: other requirements of its tracks that find it too; None where they took too long, or would.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Row:
     kills: tuple[str, ...]
     survived: tuple[str, ...]
     how: str
+    collateral: tuple[str, ...] | None = None
 
     @property
     def killed(self) -> bool:
@@ -90,6 +92,7 @@ class SelfTest:
         width = max((len(row.name) for row in self.rows), default=0)
         lines = [
             f"{'killed  ' if row.killed else 'SURVIVED'} {row.name:<{width}} {' '.join(row.survived or row.kills)}"
+            + (f" and {len(row.collateral)} more" if row.collateral else "")
             + ("" if row.killed else f"  {row.how}")
             for row in self.rows
         ]
@@ -97,7 +100,9 @@ class SelfTest:
         lines += [f"vacuous: {reason}" for reason in self.vacuous]
         summary = f"{self.score.killed} of {self.score.mutants} mutants are killed by the requirements that name them"
         healthy = "the healthy chip fails nothing" if not self.healthy else "the healthy chip fails"
-        return "\n".join([*lines, summary if self.partial else f"{summary}; {healthy}"])
+        more = [row.collateral for row in self.rows if row.collateral]
+        beside = f"{len(more)} of them fail {sum(map(len, more))} other requirements as well"
+        return "\n".join([*lines, summary if self.partial else f"{summary}; {healthy}", beside])
 
 
 def selftest(
@@ -125,25 +130,27 @@ def selftest(
         raise UsageError(message, hint="give a mutant's name or a requirement's id; * stands for any text")
     named = {key for one in mutants.values() for key in one.kills}
     healthy = [Unit(requirement=key) for key in REQUIREMENTS if not only or key in named]
-    units = [*healthy, *(Unit(mutant=name) for name in mutants)]
+    beside = [Unit(mutant=name, beside=True) for name, one in mutants.items() if neighbours(one)]
+    units = [*beside, *healthy, *(Unit(mutant=name) for name in mutants)]
     count = processes or min(4, 1 + (os.cpu_count() or 1))
     found: dict[Unit, Judged] = {}
     for judged in _judge_all(units, count, {name for name, one in mutants.items() if one.pollutes}):
         found[judged.unit] = judged
-        if listen is not None:
+        if listen is not None and not judged.unit.beside:
             listen(_line(judged))
-    rows = tuple(_row(found[Unit(mutant=name)], name) for name in mutants)
+    rows = tuple(_row(found[Unit(mutant=name)], name, found.get(Unit(mutant=name, beside=True))) for name in mutants)
     wrong = {unit.requirement: text for unit in healthy if (text := _wrong(found[unit]))}
     vacuous = _vacuous(found, healthy) if not only else ()
     return SelfTest(rows, wrong, vacuous, bool(only), time.perf_counter() - started_s)
 
 
-def _row(judged: Judged, name: str) -> Row:
+def _row(judged: Judged, name: str, beside: Judged | None = None) -> Row:
     one = load_mutants()[name]
     survived = tuple(key for key in one.kills if key not in judged.found)
     ran = ", ".join(f"{key} passed {judged.cases.get(key, 0)} cases" for key in survived)
     how = judged.error or ran or judged.found[one.kills[0]]
-    return Row(name, one.fault, one.kills, survived, _short(how))
+    collateral = tuple(beside.found) if beside is not None and not beside.error else None
+    return Row(name, one.fault, one.kills, survived, _short(how), collateral)
 
 
 def _wrong(judged: Judged) -> str:
@@ -189,7 +196,7 @@ class _Child:
         self.until_s = 0.0
 
     def give(self, unit: Unit) -> None:
-        self.unit, self.until_s = unit, time.perf_counter() + LIMIT_S
+        self.unit, self.until_s = unit, time.perf_counter() + (LIMIT_S / 2 if unit.beside else LIMIT_S)
         self.channel.send(unit)
 
     def answer(self) -> Judged:

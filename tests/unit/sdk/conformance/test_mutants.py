@@ -116,6 +116,16 @@ def test_a_comparison_that_says_yes_lets_mutants_live(monkeypatch):
     assert judged(Unit(mutant="linear_sums_in_half")).found == {}
 
 
+def test_other_requirements_that_find_a_mutant_are_listed_and_counted():
+    found = judged(Unit(mutant="kv_write_swaps_keys_and_values", beside=True))
+    assert "AC-OP-002" in found.found
+    assert not set(found.found) & {"AC-OP-001", "AC-KV-007"}  # these name it
+    row = Row("one", "Wrong.", ("AC-OP-001",), (), "off", tuple(found.found))
+    said = SelfTest((row, replace(row, collateral=()), replace(row, collateral=None)))
+    assert f"1 of them fail {len(found.found)} other requirements as well" in said.text()
+    assert said.to_json()["matrix"][0]["collateral"] == tuple(found.found)
+
+
 def test_what_survives_fails_the_selftest():
     killed = Row("one", "Wrong.", ("AC-OP-001",), (), "AC-OP-001[x]: off")
     alive = Row("other", "Wrong.", ("AC-OP-002",), ("AC-OP-002",), "AC-OP-002 passed 3 cases")

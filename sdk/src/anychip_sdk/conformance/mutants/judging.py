@@ -12,11 +12,14 @@ import torch
 from anychip_sdk.conformance.attempt import Bench
 from anychip_sdk.conformance.cases import Planned, load_checks, plan_cases
 from anychip_sdk.conformance.mutants.base import Mutant, healthy_for, load_mutants
-from anychip_sdk.conformance.requirements import Level
+from anychip_sdk.conformance.requirements import REQUIREMENTS, Level
 from anychip_sdk.device import DeviceConfig
 from anychip_sdk.errors import AnychipError
 
 LEVEL: Level = "smoke"
+#: where a mutant's other failures are looked for; the other tracks start processes or whole models for each case
+QUICK_TRACKS = ("memory", "copy", "stream", "op", "kv")
+BESIDE_CASES = 4  #: of each of those requirements
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Unit:
 
     mutant: str = ""
     requirement: str = ""  #: of the healthy chip
+    beside: bool = False  #: the mutant by the other requirements of its tracks
 
     @property
     def name(self) -> str:
@@ -55,7 +59,7 @@ def judge(unit: Unit) -> Judged:
     load_checks()
     mutants = load_mutants()
     mutant = mutants[unit.mutant] if unit.mutant else None
-    keys = mutant.kills if mutant is not None else (unit.requirement,)
+    keys = (unit.requirement,) if mutant is None else neighbours(mutant) if unit.beside else mutant.kills
     healthy = healthy_for(unit.requirement)
     claims = mutant.claims if mutant is not None else healthy.claims
     load = mutant.load if mutant is not None else healthy.load()
@@ -67,7 +71,8 @@ def judge(unit: Unit) -> Judged:
         except AnychipError as error:
             return Judged(unit, error=f"it can't be loaded: {error}")
         for key in keys:
-            for one in _planned(mutant, key, bench):
+            planned = _planned(mutant, key, bench)
+            for one in planned[:BESIDE_CASES] if unit.beside else planned:
                 attempt = bench.try_out(one)
                 cases[key] = cases.get(key, 0) + 1
                 if attempt.outcome == "failed":
@@ -75,6 +80,12 @@ def judge(unit: Unit) -> Judged:
                     break
         bench.device.close()
     return Judged(unit, found, cases, time.perf_counter() - started_s)
+
+
+def neighbours(mutant: Mutant) -> tuple[str, ...]:
+    """The requirements of its quick tracks that need not find it, but may."""
+    tracks = {REQUIREMENTS[key].track for key in mutant.kills if REQUIREMENTS[key].track in QUICK_TRACKS}
+    return tuple(key for key, rule in REQUIREMENTS.items() if rule.track in tracks and key not in mutant.kills)
 
 
 def _planned(mutant: Mutant | None, key: str, bench: Bench) -> list[Planned]:
@@ -95,4 +106,4 @@ def serve(requests: Connection) -> None:
         requests.send(judge(unit))
 
 
-__all__ = ["LEVEL", "Judged", "Unit", "judge", "serve"]
+__all__ = ["LEVEL", "Judged", "Unit", "judge", "neighbours", "serve"]
