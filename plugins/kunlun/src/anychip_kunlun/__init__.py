@@ -9,6 +9,7 @@ from anychip_sdk.hooks import hookimpl
 _PLUGIN = KunlunPlugin(real_stack)
 
 anychip_backend = _PLUGIN.anychip_backend
+anychip_compile = _PLUGIN.anychip_compile
 anychip_create_kv_pool = _PLUGIN.anychip_create_kv_pool
 anychip_diagnose = _PLUGIN.anychip_diagnose
 anychip_open_device = _PLUGIN.anychip_open_device
@@ -26,6 +27,7 @@ def anychip_emulator() -> object:
 
 __all__ = [
     "anychip_backend",
+    "anychip_compile",
     "anychip_create_kv_pool",
     "anychip_diagnose",
     "anychip_emulator",

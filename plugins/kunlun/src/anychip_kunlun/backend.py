@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -11,6 +12,7 @@ from anychip_kunlun import detect, kernels
 from anychip_kunlun.compatibility import judge
 from anychip_kunlun.device import KunlunDevice
 from anychip_kunlun.diagnose import findings
+from anychip_kunlun.graphs import STACK_VARIABLE, compile_pieces, graphs_wanted
 from anychip_kunlun.kernels.linear import Linear
 from anychip_kunlun.kv import KunlunKVPool
 from anychip_kunlun.probe import has_kernels, probe
@@ -22,7 +24,7 @@ from anychip_sdk.backend import BackendInfo, Requirements
 from anychip_sdk.device import Device, DeviceConfig, DeviceInfo
 from anychip_sdk.errors import BackendIncompatible, DeviceAbsent
 from anychip_sdk.finding import Finding
-from anychip_sdk.hooks import PreparedWeight, hookimpl
+from anychip_sdk.hooks import CompileContext, PreparedWeight, hookimpl
 from anychip_sdk.kv import KVPool, KVSpec
 from anychip_sdk.registry import Registrar
 
@@ -58,7 +60,7 @@ class KunlunPlugin:
             requirements=Requirements(torch=">=2.5", driver=">=5.0.21"),
             # the chip's own torch calls its devices cuda:N, so recipes written for it do too
             claims={"device_aliases": "cuda"},
-            environment={**ENVIRONMENT, **self._visible_devices()},
+            environment=self._environment(),
             absence=detect.absence(self._stack),
         )
 
@@ -95,6 +97,10 @@ class KunlunPlugin:
         return None
 
     @hookimpl
+    def anychip_compile(self, graph: torch.fx.Graph, context: CompileContext) -> Callable[..., Any] | None:
+        return compile_pieces(graph, context, self._vendor) if graphs_wanted(self._stack) else None
+
+    @hookimpl
     def anychip_diagnose(self) -> Sequence[Finding]:
         return findings(self._stack)
 
@@ -110,10 +116,12 @@ class KunlunPlugin:
     def _check(self) -> LinearCheck:
         return LinearCheck(Linear(self._vendor).linear)
 
-    def _visible_devices(self) -> dict[str, str]:
-        """Both variables, where the user set one."""
-        value = next((self._stack.environ[name] for name in detect.VISIBLE if name in self._stack.environ), None)
-        return {} if value is None else dict.fromkeys(detect.VISIBLE, value)
+    def _environment(self) -> dict[str, str]:
+        """The recommended variables; both of visible devices, where the user set one; graphs, where they are wanted."""
+        environ = self._stack.environ
+        value = next((environ[name] for name in detect.VISIBLE if name in environ), None)
+        visible = {} if value is None else dict.fromkeys(detect.VISIBLE, value)
+        return {**ENVIRONMENT, **visible, **({STACK_VARIABLE: "1"} if graphs_wanted(self._stack) else {})}
 
 
 __all__ = ["ENVIRONMENT", "KunlunPlugin"]
