@@ -87,7 +87,7 @@ typedef struct anychip_device_info {
 typedef struct anychip_config {
   uint32_t struct_size;
   int32_t threads; /* host threads that kernels may use; 0: your choice */
-  int32_t emulate; /* 1: run on your emulator */
+  int32_t emulate; /* 0: a shared object has no emulator beside it */
   uint32_t option_count;
   const char* const* option_names;
   const char* const* option_values;
