@@ -31,6 +31,7 @@ XRE = "XRE header xpu/defs.h"
 
 FIDELITY: tuple[Row, ...] = (
     # what the machine looks like
+    Row("kunlun_ops runs on the P800 only", "vLLM-Kunlun FAQ", "source", ("chip",)),
     Row("device nodes /dev/xpuN and /dev/xpuctrl, /proc/kunlun/version", INSTALL, "source", ("nodes", "host", "cards")),
     Row("xpu-smi -m prints 32 shell-quoted fields; the product's name holds a space", INSTALL, "source", ("chip",)),
     Row(

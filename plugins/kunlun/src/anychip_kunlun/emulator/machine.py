@@ -23,6 +23,8 @@ from anychip_kunlun.emulator.streams import QUEUES, Queue, Stream, Work
 #: one registration of host memory; larger ones overflow a field of the driver
 PINNED_MAX = 4 << 30
 
+CHIP_WITH_KERNELS = "P800"
+
 ERRORS = {
     700: "CUDA error: an illegal memory access was encountered",
     714: "CUDA error: unspecified launch failure (XPU error 714, kernel exception)",
@@ -179,6 +181,9 @@ class Machine:
     def launch(self, op: str, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor], run: Work) -> None:
         """Queue a kernel's work on the current stream; in a capture it is only recorded."""
         card, tensors = self.card(), (*reads, *writes)
+        if self.profile.chip != CHIP_WITH_KERNELS:
+            message = f"Check 0 == ret failed, left operand=712, {op} failed (no kernel for {self.profile.chip})"
+            raise ValueError(message)
         self._check_owners(card, op, tensors)
         self.last_op = op
         self.launches[op] = self.launches.get(op, 0) + 1

@@ -46,7 +46,8 @@ class Queue:
             thread, self._thread = self._thread, None
         if thread is not None:
             self._work.put(None)
-            thread.join()
+            if thread is not threading.current_thread():  # its last work may have been the last user of the machine
+                thread.join()
 
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:

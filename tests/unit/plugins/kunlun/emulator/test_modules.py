@@ -59,6 +59,11 @@ def test_a_missing_op_is_missing_and_nothing_else(open_host) -> None:
     assert hasattr(ops, "rmsnorm")
 
 
+def test_chips_without_kernels_refuse_every_op(open_host) -> None:
+    with pytest.raises(ValueError, match=r"swiglu failed \(no kernel for R300\)"):
+        open_host(chip="R300").load("kunlun_ops").swiglu(torch.ones(2, 8), torch.ones(2, 4))
+
+
 def test_a_missing_module_is_an_import_error(open_host) -> None:
     stack = open_host(missing_modules=("kunlun_ops",))
     assert not stack.has_module("kunlun_ops")
