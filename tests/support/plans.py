@@ -210,6 +210,7 @@ GOLDEN_CASES = (
     GoldenCase("qwen3-cpu", "/data/models/Qwen3-8B", QWEN3_8B, "cpu", {"versions": {"runtime": "2.13.0"}}),
     GoldenCase("qwen3-cuda", "/data/models/Qwen3-8B", QWEN3_8B, "cuda", GPU),
     GoldenCase("qwen3-kunlun", "/data/models/Qwen3-8B", QWEN3_8B, "kunlun", P800),
+    GoldenCase("qwen3-kunlun-int8", "/data/models/Qwen3-8B", QWEN3_8B, "kunlun", P800),
     GoldenCase("mixed-room/cuda", "/data/models/Qwen3-8B", QWEN3_8B, "cuda", GPU),
     GoldenCase("mixed-room/kunlun", "/data/models/Qwen3-8B", QWEN3_8B, "kunlun", P800),
 )
