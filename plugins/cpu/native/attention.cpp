@@ -112,20 +112,35 @@ void cut(Step& step) {
   for (std::int64_t i = 0; i < step.counter_count; ++i) step.counters[i].store(0, std::memory_order_relaxed);
 }
 
-void run_item(Step& step, std::int64_t item, bool is_last, float* scratch) {
+// Some kv heads of a part.
+void run_part(Step& step, const Part& part, std::int32_t kv_head, std::int32_t kv_heads, float* scratch) {
   const AttentionArgs& args = *step.args;
-  const Part& part = step.parts[item / args.kv_heads];
-  const std::int32_t kv_head = item % args.kv_heads;
-  const std::int64_t own = (args.heads / args.kv_heads) * kv_head * partial_floats(args);
+  const std::int64_t floats = partial_floats(args), group = args.heads / args.kv_heads;
   float* partials = step.partials.at_least(0);
-  Tile tile{&args, part.row, kv_head, part.token, part.tokens, part.position, part.key_begin, part.key_end, false, nullptr};
-  tile.is_followed = !is_last && kv_head + 1 < args.kv_heads && part.tokens == 1;
-  if (part.spans > 1) tile.partial = partials + part.partials + own;
+  Tile tile{&args,       part.row,      kv_head,        kv_heads,     part.token,
+            part.tokens, part.position, part.key_begin, part.key_end, nullptr};
+  if (part.spans > 1) tile.partial = partials + part.partials + kv_head * group * floats;
   step.kernels->attend[args.dtype](tile, scratch);
   if (part.spans == 1) return;
-  // whoever finishes a head's last span merges all of them, in their order
-  if (step.counters[part.counter + kv_head].fetch_add(1, std::memory_order_acq_rel) + 1 < part.spans) return;
-  step.kernels->merge[args.dtype](tile, partials + part.first + own, part.spans, partial_floats(args) * args.heads);
+  for (; kv_heads > 0; ++tile.kv_head, --kv_heads) {
+    // whoever finishes a head's last span merges all of them, in their order
+    if (step.counters[part.counter + tile.kv_head].fetch_add(1, std::memory_order_acq_rel) + 1 < part.spans) continue;
+    float* first = partials + part.first + tile.kv_head * group * floats;
+    step.kernels->merge[args.dtype](tile, first, part.spans, floats * args.heads);
+  }
+}
+
+// An item is one kv head of one part.
+void run_items(Step& step, std::int64_t begin, std::int64_t end, float* scratch) {
+  const std::int32_t kv_heads = step.args->kv_heads;
+  while (begin < end) {
+    const Part& part = step.parts[begin / kv_heads];
+    const std::int32_t kv_head = begin % kv_heads;
+    const std::int64_t most = part.tokens == 1 ? kv_heads - kv_head : 1;
+    const std::int64_t count = std::min(most, end - begin);
+    run_part(step, part, kv_head, static_cast<std::int32_t>(count), scratch);
+    begin += count;
+  }
 }
 
 void work(void* data) {
@@ -136,8 +151,7 @@ void work(void* data) {
     const std::int64_t begin = step.next.fetch_add(step.grain, std::memory_order_relaxed);
     if (begin >= step.items) return;
     if (own == nullptr) own = scratch.at_least(scratch_floats(*step.args));
-    const std::int64_t end = std::min(begin + step.grain, step.items);
-    for (std::int64_t item = begin; item < end; ++item) run_item(step, item, item + 1 == end, own);
+    run_items(step, begin, std::min(begin + step.grain, step.items), own);
   }
 }
 

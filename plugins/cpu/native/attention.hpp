@@ -33,15 +33,14 @@ constexpr std::int64_t kSpan = 256;
 // (token, head) pairs that share one pass over the keys of a prefill row
 constexpr std::int64_t kTileRows = 64;
 
-// Some query tokens of one row against some keys, for one kv head and all query heads that read it.
+// Some query tokens of one row against some keys, for neighbouring kv heads and all query heads that read them.
 struct Tile {
   const AttentionArgs* args;
-  std::int32_t row, kv_head;
+  std::int32_t row, kv_head, kv_heads;  // the first kv head, and how many
   std::int64_t token, tokens;  // the first query token in q, and how many
   std::int64_t position;       // of the first query token in its sequence
   std::int64_t key_begin, key_end;
-  bool is_followed;  // this thread goes on with the same keys for the next kv head
-  float* partial;    // NULL: the keys are all that the queries see, and `out` is written; else [group] partial results
+  float* partial;  // NULL: the keys are all that the queries see, and `out` is written; else [kv_heads, group] of them
 };
 
 // A partial result: the sum of weighted values, then the largest score, then the sum of weights.
@@ -50,7 +49,8 @@ inline std::int64_t partial_floats(const AttentionArgs& args) { return args.head
 inline std::int64_t tile_tokens(std::int64_t group) { return group >= kTileRows ? 1 : kTileRows / group; }
 
 inline std::int64_t scratch_floats(const AttentionArgs& args) {
-  const std::int64_t group = args.heads / args.kv_heads, rows = tile_tokens(group) * group, dim = args.head_dim;
+  const std::int64_t group = args.heads / args.kv_heads, tile_rows = tile_tokens(group) * group, dim = args.head_dim;
+  const std::int64_t rows = tile_rows > args.heads ? tile_rows : args.heads;
   return 2 * kBlock * dim + rows * (3 * (dim + 16) + kBlock + 8) + 256;
 }
 

@@ -31,6 +31,7 @@ class Attention {
   Attention(const Tile& tile, float* scratch) : tile_(tile), args_(*tile.args) {
     group_ = args_.heads / args_.kv_heads;
     rows_ = tile.tokens * group_;
+    all_rows_ = tile.kv_heads * rows_;
     dim_ = args_.head_dim;
     units_ = dim_ / kPer;
     scale_ = static_cast<float>(args_.scale) * kLog2E;
@@ -41,10 +42,10 @@ class Attention {
     };
     keys_ = take(kBlock * dim_);
     values_ = take(kBlock * dim_);
-    queries_ = take(rows_ * units_);
+    queries_ = take(all_rows_ * units_);
     scores_ = take(rows_ * kBlock);
-    state_ = {take(rows_ * dim_), take(rows_), take(rows_)};
-    total_ = {take(rows_ * dim_), take(rows_), take(rows_)};
+    state_ = {take(all_rows_ * dim_), take(all_rows_), take(all_rows_)};
+    total_ = {take(all_rows_ * dim_), take(all_rows_), take(all_rows_)};
     factors_ = take(rows_);
   }
 
@@ -58,13 +59,13 @@ class Attention {
         total_ = state_;
         state_ = other;
       } else {
-        for (std::int64_t row = 0; row < rows_; ++row)
+        for (std::int64_t row = 0; row < all_rows_; ++row)
           merge(total_.sums + row * dim_, total_.largest[row], total_.weights[row], state_.sums + row * dim_,
                 state_.largest[row], state_.weights[row], dim_);
       }
       is_first = false;
     }
-    for (std::int64_t row = 0; row < rows_; ++row) finish(row);
+    for (std::int64_t row = 0; row < all_rows_; ++row) finish(row);
   }
 
   // Adds a later span's partial result to that of the spans before it.
@@ -85,9 +86,22 @@ class Attention {
 
  private:
   struct State {
-    float *sums, *largest, *weights;  // [rows, dim], [rows], [rows]
+    float *sums, *largest, *weights;  // [all rows, dim], [all rows], [all rows]
+
+    State from(std::int64_t row, std::int64_t dim) const { return {sums + row * dim, largest + row, weights + row}; }
   };
 
+  // What belongs to the kv head that is worked on.
+  struct Head {
+    const T *k, *v;  // the caches, from this head on
+    const float* queries;
+    State state;
+  };
+
+  // of all rows: heads of the first kv head come first, for each token
+  std::int64_t token(std::int64_t row) const { return tile_.token + row % rows_ / group_; }
+  std::int64_t head(std::int64_t row) const { return (tile_.kv_head + row / rows_) * group_ + row % group_; }
+  // of a row of one kv head
   std::int64_t position(std::int64_t row) const { return tile_.position + row / group_; }
   std::int64_t first_seen(std::int64_t position) const {
     return args_.window > 0 ? larger<std::int64_t>(0, position - args_.window + 1) : 0;
@@ -95,9 +109,8 @@ class Attention {
 
   void pack_queries() {
     const T* q = static_cast<const T*>(args_.q);
-    for (std::int64_t row = 0; row < rows_; ++row) {
-      const T* from = q + (tile_.token + row / group_) * args_.q_token_stride +
-                      (tile_.kv_head * group_ + row % group_) * args_.q_head_stride;
+    for (std::int64_t row = 0; row < all_rows_; ++row) {
+      const T* from = q + token(row) * args_.q_token_stride + head(row) * args_.q_head_stride;
       if (kPer == 2)
         std::memcpy(queries_ + row * units_, from, dim_ * sizeof(T));
       else
@@ -105,7 +118,8 @@ class Attention {
     }
   }
 
-  // Where the block's keys (or values, by the same offsets) lie; -1 for those that no query of the tile sees.
+  // Where the block's keys (or values, by the same offsets) lie for kv head 0; -1 for those that no query of the tile
+  // sees.
   void locate(std::int64_t block, std::int64_t* offsets) const {
     const std::int64_t low = first_seen(tile_.position), high = tile_.position + tile_.tokens - 1;
     const std::int32_t* pages = args_.page_table + std::int64_t(tile_.row) * args_.pages_max;
@@ -113,66 +127,82 @@ class Attention {
     for (std::int64_t i = 0; i < kBlock; ++i) {
       const std::int64_t at = block + i;
       offsets[i] = at < low || at > high ? -1
-                                         : pages[page] * args_.page_stride + slot * args_.slot_stride +
-                                               tile_.kv_head * args_.head_stride;
+                                         : pages[page] * args_.page_stride + slot * args_.slot_stride;
       if (++slot == args_.page_size) slot = 0, ++page;
     }
   }
 
-  // Lines are fetched a few at a time between the products: more at once than the processor can have under way would
-  // only make it wait.
-  void fetch(int rows) {
+  // The next block's keys and values are fetched a head's at a time between the products, in the order of memory: more
+  // at once than the processor can have under way would only make it wait.
+  void fetch(int count) {
     constexpr std::int64_t kLine = 64;
-    for (; rows > 0 && fetched_ < 2 * kBlock; --rows, ++fetched_) {
-      const std::int64_t offset = coming_[fetched_ % kBlock];
-      if (offset < 0) continue;
-      const char* from = static_cast<const char*>(fetched_ < kBlock ? args_.k : args_.v) + offset * std::int64_t(sizeof(T));
+    for (; count > 0 && coming_ != coming_end_; --count) {
+      const char* from = reinterpret_cast<const char*>(*coming_ + coming_head_);
       for (std::int64_t byte = 0; byte < dim_ * std::int64_t(sizeof(T)); byte += kLine)
-        __builtin_prefetch(from + byte, 0, 2);
+        __builtin_prefetch(from + byte, 0, 3);
+      coming_head_ += args_.head_stride;
+      if (coming_head_ == tile_.kv_heads * args_.head_stride) coming_head_ = 0, ++coming_;
     }
   }
 
-  static const T* at(const void* cache, std::int64_t offset) {
-    return offset < 0 ? reinterpret_cast<const T*>(kNothing) : static_cast<const T*>(cache) + offset;
+  void expect(const std::int64_t* offsets) {
+    const std::int64_t shift = tile_.kv_head * args_.head_stride;
+    const T** end = coming_places_;
+    for (std::int64_t i = 0; i < kBlock; ++i) {
+      if (offsets[i] < 0) continue;
+      *end++ = static_cast<const T*>(args_.k) + offsets[i] + shift;
+      *end++ = static_cast<const T*>(args_.v) + offsets[i] + shift;
+    }
+    coming_ = coming_places_;
+    coming_end_ = end;
+    coming_head_ = 0;
+  }
+
+  static const T* at(const T* cache, std::int64_t offset) {
+    return offset < 0 ? reinterpret_cast<const T*>(kNothing) : cache + offset;
+  }
+
+  void turn_to(std::int64_t kv_head) {
+    const std::int64_t shift = (tile_.kv_head + kv_head) * args_.head_stride, row = kv_head * rows_;
+    head_ = {static_cast<const T*>(args_.k) + shift, static_cast<const T*>(args_.v) + shift, queries_ + row * units_,
+             state_.from(row, dim_)};
   }
 
   void attend_span(std::int64_t begin, std::int64_t end) {
-    std::memset(state_.sums, 0, rows_ * dim_ * sizeof(float));
-    for (std::int64_t row = 0; row < rows_; ++row) state_.largest[row] = -kInfinity, state_.weights[row] = 0.0f;
+    std::memset(state_.sums, 0, all_rows_ * dim_ * sizeof(float));
+    for (std::int64_t row = 0; row < all_rows_; ++row) state_.largest[row] = -kInfinity, state_.weights[row] = 0.0f;
     const std::int64_t low = first_seen(tile_.position), high = tile_.position + tile_.tokens - 1;
     begin = larger(begin, low / kBlock * kBlock);
     end = smaller(end, high + 1);
     std::int64_t places[2][kBlock];
     if (begin < end) locate(begin, places[0]);
-    const std::int64_t first = begin;
     for (std::int64_t block = begin, turn = 0; block < end; block += kBlock, turn ^= 1) {
       const std::int64_t* offsets = places[turn];
-      expect(block + kBlock < end ? block + kBlock : first, places[turn ^ 1], block + kBlock >= end);
-      pack_keys(offsets);
-      score();
-      weigh(block);
-      const std::int64_t units = (smaller(kBlock, end - block) + kPer - 1) / kPer;
-      if (rows_ > RT) pack_values(offsets, units);
-      mix(offsets, units);
+      coming_ = coming_end_;
+      if (block + kBlock < end) {
+        locate(block + kBlock, places[turn ^ 1]);
+        expect(places[turn ^ 1]);
+      }
+      for (std::int64_t kv_head = 0; kv_head < tile_.kv_heads; ++kv_head) {
+        turn_to(kv_head);
+        attend_block(block, offsets, (smaller(kBlock, end - block) + kPer - 1) / kPer);
+      }
     }
   }
 
-  // The block that is worked on next: of these keys or, behind the last, the first one of the next head.
-  void expect(std::int64_t block, std::int64_t* offsets, bool is_last) {
-    coming_ = offsets;
-    fetched_ = is_last && !tile_.is_followed ? 2 * kBlock : 0;
-    if (fetched_ > 0) return;
-    locate(block, offsets);
-    if (!is_last) return;
-    for (std::int64_t i = 0; i < kBlock; ++i)
-      if (offsets[i] >= 0) offsets[i] += args_.head_stride;
+  void attend_block(std::int64_t block, const std::int64_t* offsets, std::int64_t units) {
+    pack_keys(offsets);
+    score();
+    weigh(block);
+    if (rows_ > RT) pack_values(offsets, units);
+    mix(offsets, units);
   }
 
   // [units, keys]: a vector holds one unit of W neighbouring keys
   void pack_keys(const std::int64_t* offsets) {
     for (std::int64_t key = 0; key < kBlock; key += W) {
       const T* from[W];
-      for (int i = 0; i < W; ++i) from[i] = at(args_.k, offsets[key + i]);
+      for (int i = 0; i < W; ++i) from[i] = at(head_.k, offsets[key + i]);
       std::int64_t unit = 0;
       for (; unit + W <= units_; unit += W) {
         F lanes[W];
@@ -193,8 +223,8 @@ class Attention {
   // Of V vectors of dimensions from d.
   template <int V>
   void load_values(const std::int64_t* offsets, std::int64_t unit, std::int64_t d, F* values) const {
-    const T* even = at(args_.v, offsets[unit * kPer]) + d;
-    const T* odd = at(args_.v, offsets[unit * kPer + kPer - 1]) + d;
+    const T* even = at(head_.v, offsets[unit * kPer]) + d;
+    const T* odd = at(head_.v, offsets[unit * kPer + kPer - 1]) + d;
     if (V == 1) values[0] = Engine::value_units(even, odd);
     for (int j = 0; j + 1 < V; j += 2) Engine::value_units(even + j * W, odd + j * W, values + j);
   }
@@ -226,7 +256,7 @@ class Attention {
 
   template <int R>
   void score_rows(std::int64_t row) {
-    const float* q = queries_ + row * units_;
+    const float* q = head_.queries + row * units_;
     for (std::int64_t key = 0; key < kBlock; key += W * VT) {
       F sums[R][VT];
       for (int r = 0; r < R; ++r)
@@ -259,12 +289,12 @@ class Attention {
       }
       F most = x[0];
       for (int j = 1; j < kVectors; ++j) most = Simd::max(most, x[j]);
-      const float before = state_.largest[row], top = larger(before, Simd::max(most));
+      const float before = head_.state.largest[row], top = larger(before, Simd::max(most));
       const float base = top == -kInfinity ? 0.0f : top;
       for (int j = 0; j < kVectors; ++j) x[j] = exp2(x[j] - Simd::set(base));
       factors_[row] = before == top ? 1.0f : exp2(before - base);
-      state_.largest[row] = top;
-      state_.weights[row] = state_.weights[row] * factors_[row] + Simd::sum(Engine::pack_weights(x, kVectors, scores));
+      head_.state.largest[row] = top;
+      head_.state.weights[row] = head_.state.weights[row] * factors_[row] + Simd::sum(Engine::pack_weights(x, kVectors, scores));
     }
   }
 
@@ -292,7 +322,7 @@ class Attention {
 
   template <int R, int V, bool kInPlace>
   void mix_part(std::int64_t row, const std::int64_t* offsets, std::int64_t units, std::int64_t d) {
-    float* to = state_.sums + row * dim_ + d;
+    float* to = head_.state.sums + row * dim_ + d;
     const float* weights = scores_ + row * kBlock;
     F sums[R][V];
     for (int r = 0; r < R; ++r)
@@ -322,19 +352,20 @@ class Attention {
       to[dim_ + 1] = total_.weights[row];
       return;
     }
-    const std::int64_t head = tile_.kv_head * group_ + row % group_;
-    write(static_cast<T*>(args_.out) + ((tile_.token + row / group_) * args_.heads + head) * dim_, sums,
-          total_.weights[row], dim_);
+    write(static_cast<T*>(args_.out) + (token(row) * args_.heads + head(row)) * dim_, sums, total_.weights[row], dim_);
   }
 
   const Tile& tile_;
   const AttentionArgs& args_;
-  std::int64_t group_, rows_, dim_, units_;
+  std::int64_t group_, rows_, all_rows_, dim_, units_;  // rows: (token, query head) pairs of one kv head; of all
   float scale_;
   float *keys_, *values_, *queries_, *scores_, *factors_;
   State state_, total_;
-  const std::int64_t* coming_ = nullptr;  // places of the next block
-  int fetched_ = 2 * kBlock;              // how many of its keys, then values, were asked for
+  Head head_;
+  // what was not fetched yet: where tokens' keys and values begin, and the offset of the head
+  const T* coming_places_[2 * kBlock];
+  const T **coming_ = coming_places_, **coming_end_ = coming_places_;
+  std::int64_t coming_head_ = 0;
 };
 
 template <class Engine>
