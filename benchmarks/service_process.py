@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 import psutil
 
+from anychip.deploy.launch import plan_recipe
 from anychip.deploy.state import Revision
 from anychip.recipe import load
 
@@ -51,6 +52,7 @@ def running(recipe: str, folder: Path, sets: Sequence[str] = (), *, prefix: Sequ
         recipe_path=recipe,
         working_folder=os.getcwd(),
         recipe=dict(loaded.resolved),
+        environment=dict(plan_recipe(loaded).environment),
     )
     path = folder / "1.json"
     path.write_bytes(msgspec.json.encode(revision))

@@ -15,7 +15,8 @@ import pytest
 
 from anychip.deploy import services, supervisor
 from anychip.deploy.apply import ApplyOptions, apply
-from anychip.deploy.state import Store
+from anychip.deploy.launch import Planned
+from anychip.deploy.state import Store, read_revision
 from anychip_sdk.errors import NotReady, PortTaken, PreconditionFailed, RecipeInvalid, StateLocked
 from support.deploying import Recorder, fake_launch, free_port, write_recipe
 
@@ -55,6 +56,11 @@ def living(store, name="svc"):
 def is_taken(port):
     with socket.socket() as trial:
         return trial.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_revision_holds_the_variables_that_the_backend_names(tmp_path, store, reporter):
+    run(write_recipe(tmp_path), store, reporter, plan=lambda _: Planned("fake", "the plan", environment={"HUGE": "1"}))
+    assert read_revision(store.files("svc").revision(1)).environment == {"HUGE": "1"}
 
 
 def test_apply_brings_a_service_up_and_leaves_it_running(tmp_path, store, reporter):
