@@ -1,9 +1,12 @@
 // The kernels for portable.
 #include "simd_portable.hpp"
 
+#include "integer_portable.hpp"
+
 #include "float_engine.hpp"
 
 #include "attention_kernel.hpp"
+#include "products_kernel.hpp"
 #include "rows_kernel.hpp"
 
 #include "dispatch.hpp"
@@ -17,6 +20,11 @@ const Kernels* portable_kernels() {
       {merge_partials<FloatEngine<float>>, merge_partials<FloatEngine<bf16>>, merge_partials<FloatEngine<half>>},
       rows::kKernels,
   };
+  return &kernels;
+}
+
+const ProductKernels* portable_products() {
+  static const ProductKernels kernels = products::table("portable");
   return &kernels;
 }
 

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "dispatch.hpp"
+#include "products.hpp"
 #include "threads.hpp"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -59,6 +60,18 @@ const Kernels* chosen_kernels() {
   return kernels;
 }
 
+const ProductKernels* chosen_products() {
+  const Kernels* kernels = chosen_kernels();
+#ifdef ANYCHIP_AVX512_VNNI
+  static const bool has_vnni = __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw");
+  if (has_vnni && std::strncmp(kernels->name, "avx512", 6) == 0) return avx512_vnni_products();
+#endif
+#ifdef ANYCHIP_AVX2
+  if (std::strncmp(kernels->name, "avx", 3) == 0) return avx2_products();
+#endif
+  return portable_products();
+}
+
 bool choose_kernels(const char* name) {
   for (int index = 0; index < kCandidates; ++index) {
     const Candidate found = candidate(index);
@@ -91,6 +104,16 @@ EXPORT std::int32_t anychip_cpu_choose(const char* name) { return anychip::choos
 EXPORT std::int32_t anychip_cpu_attention(const anychip::AttentionArgs* args) {
   try {
     anychip::attention(*args);
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
+// 0: done; 1: out of memory
+EXPORT std::int32_t anychip_cpu_product(const anychip::ProductArgs* args) {
+  try {
+    anychip::product(*args);
     return 0;
   } catch (const std::bad_alloc&) {
     return 1;

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Mapping
-from contextlib import suppress
 
 import torch
 
 from anychip_cpu import host, native
+from anychip_cpu.memory import mapped
 from anychip_sdk.device import Capabilities, Device, DeviceConfig, DeviceInfo, MemoryInfo
 from anychip_sdk.errors import DeviceAbsent, MemoryInsufficient
 
@@ -74,18 +73,11 @@ class CpuDevice(Device):
         if nbytes > free:
             message = f"device {NAME}: {nbytes} bytes wanted, {free} free"
             raise MemoryInsufficient(message)
-        slack = max(0, alignment - mmap.PAGESIZE)
         try:
-            area = mmap.mmap(-1, max(1, nbytes + slack), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            buffer = mapped(nbytes, alignment)
         except OSError as error:
             message = f"device {NAME}: {nbytes} bytes wanted, {free} free: {error}"
             raise MemoryInsufficient(message) from error
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            with suppress(OSError):  # a kernel without huge pages refuses the advice; small ones work too
-                area.madvise(mmap.MADV_HUGEPAGE)
-        whole = torch.frombuffer(area, dtype=torch.uint8)
-        offset = -whole.data_ptr() % alignment
-        buffer = whole[offset : offset + nbytes]
         if nbytes:
             self._allocated[buffer.data_ptr()] = nbytes
         return buffer

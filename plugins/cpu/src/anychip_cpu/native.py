@@ -78,6 +78,7 @@ class Library:
     Attributes:
         attention: takes the address of AttentionArgs, returns 0 when done.
         norm, heads, gated, argmax: take the bytes of their struct in rows.hpp; `heads` returns 0 when done.
+        product: the same of products.hpp.
         is_parallel: several threads share the work; else the process has no OpenMP runtime whose threads it could use.
     """
 
@@ -86,9 +87,10 @@ class Library:
         self.attention.argtypes, self.attention.restype = (ctypes.c_void_p,), ctypes.c_int32
         self.norm, self.heads = opened.anychip_cpu_norm, opened.anychip_cpu_heads
         self.gated, self.argmax = opened.anychip_cpu_gated, opened.anychip_cpu_argmax
-        for function in (self.norm, self.heads, self.gated, self.argmax):
+        self.product = opened.anychip_cpu_product
+        for function in (self.norm, self.heads, self.gated, self.argmax, self.product):
             function.argtypes, function.restype = (ctypes.c_char_p,), None
-        self.heads.restype = ctypes.c_int32
+        self.heads.restype = self.product.restype = ctypes.c_int32
         opened.anychip_cpu_kernels.restype = ctypes.c_char_p
         opened.anychip_cpu_choose.argtypes = (ctypes.c_char_p,)
         opened.anychip_cpu_set_parallel.argtypes = (ctypes.c_void_p,)

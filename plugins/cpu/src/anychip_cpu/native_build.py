@@ -27,8 +27,9 @@ KERNELS = {
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
     "avx512": AVX512,
     "avx512_bf16": (*AVX512, "-mavx512bf16"),
+    "avx512_vnni": (*AVX512, "-mavx512vnni"),
 }
-COMMON = ("attention.cpp", "rows.cpp", "threads.cpp", "library.cpp")
+COMMON = ("attention.cpp", "products.cpp", "rows.cpp", "threads.cpp", "library.cpp")
 
 
 class CannotBuildError(Exception):

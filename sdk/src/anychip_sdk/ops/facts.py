@@ -10,7 +10,9 @@ PRODUCTS = ("linear", "linear_int4", "linear_int8", "lm_head", "lm_head_int8")
 
 
 def product_facts(op: Op, shapes: Mapping[str, Sequence[int]]) -> dict[str, int | bool]:
-    """in_features, out_features and bias; group_size too where values share a scale. Empty for other ops.
+    """in_features, out_features and bias; group_size too where values share a scale, 0 if a whole row does.
+
+    Other ops have no such facts.
 
     Args:
         op: the catalogue's op.
@@ -23,7 +25,8 @@ def product_facts(op: Op, shapes: Mapping[str, Sequence[int]]) -> dict[str, int 
         columns *= 2  # two values lie in a byte
     facts: dict[str, int | bool] = {"out_features": rows, "in_features": columns, "bias": "bias" in shapes}
     if "scale" in shapes:
-        facts["group_size"] = columns // shapes["scale"][-1]
+        groups = shapes["scale"][-1]
+        facts["group_size"] = columns // groups if groups > 1 else 0
     return facts
 
 

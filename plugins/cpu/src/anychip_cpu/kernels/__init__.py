@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import torch
 
 from anychip_cpu import native
-from anychip_cpu.kernels import blocks, cache, elementwise, linear, norm, packed, rope, sampling
+from anychip_cpu.kernels import blocks, cache, elementwise, linear, norm, packed, quantized, rope, sampling
 from anychip_cpu.kernels.attention import NativeAttention, PagedAttention
 from anychip_cpu.kernels.rows import Rows
 from anychip_sdk.ops import apply_logit_bias, apply_penalties
-from anychip_sdk.registry import KernelFunction, Need, Registrar
+from anychip_sdk.registry import KernelFunction, Need, Registrar, multiple_of
 
 FLOATS = (torch.bfloat16, torch.float32, torch.float16)
 
@@ -31,6 +31,11 @@ def register(registry: Registrar) -> None:
     registry.register("mha", blocks.Mha(blocks.plain, attention, rows), dtypes=FLOATS, name="mha_plain")
     registry.register("paged_attention", attention, dtypes=FLOATS, requires=_needs(library), name="native")
     registry.register("paged_attention", gathered, dtypes=FLOATS, name="gathered_flash")
+    products = quantized.Products(loaded)
+    needs = {**_absence(library), "group_size": multiple_of(quantized.BLOCK)}
+    for name in quantized.OPS:
+        kernel = getattr(products, name)
+        registry.register(name, kernel, dtypes=FLOATS, requires=needs, prepares_weight=True, name="native")
     for name, kernel in _natives(rows).items():
         registry.register(name, kernel, dtypes=FLOATS, requires=_absence(library), name="native")
     for name, kernel in _SIMPLE.items():

@@ -1,0 +1,58 @@
+// Matrix products with integer weights: what they are called with, and how weights and activations lie. Knows no
+// instruction set.
+#pragma once
+
+#include <cstdint>
+
+#include "dtype.hpp"
+
+namespace anychip {
+
+// Activations that are rounded together, and outputs that lie side by side in a packed weight.
+constexpr std::int64_t kBlock32 = 32;
+constexpr std::int64_t kTileOutputs = 32;
+
+// Weights are unsigned, so that one instruction multiplies them with signed activations: what is 128 or 8 too much is
+// taken off again with the sum of a block's activations.
+//
+// 8 bits: [tile][block][8][32 outputs][4 values]; 4 bits: [tile][block][4][32 outputs][4 bytes], in whose lower halves
+// are values 0 .. 15 of the block and in whose upper ones 16 .. 31. Scales: [tile][groups][32 outputs], 8 bits float,
+// 4 bits half. What is padded is zero times a scale of zero.
+struct ProductArgs {
+  const void* x;  // [rows, in]
+  const std::uint8_t* weight;
+  const void* scale;
+  const std::uint16_t* minimum;  // NULL: level 8 is zero
+  const float* bias;             // [tiles * 32]; NULL: none
+  void* out;                     // [rows, outputs], contiguous
+  std::int64_t rows, in, outputs, x_stride, groups, threads;
+  std::int32_t x_dtype, out_dtype, bits;
+};
+
+// Rounded activations. `levels`: [rows][stride]; the others: [rows][blocks].
+struct RoundedRows {
+  std::int8_t* levels;
+  float* scale;        // not a number where the block holds one that is none, or infinite
+  std::int32_t* less;  // what each sum of levels * weights begins with
+  float* sum;          // of levels * scale: what a minimum is multiplied with
+  std::int64_t stride, blocks;
+};
+
+struct ProductKernels {
+  const char* name;
+  std::int64_t rows_at_once;
+  void (*round[kDTypes])(const ProductArgs& args, const RoundedRows& rounded, std::int64_t row);
+  // all rows for one tile of outputs
+  void (*multiply)(const ProductArgs& args, const RoundedRows& rounded, std::int64_t tile);
+};
+
+const ProductKernels* portable_products();
+const ProductKernels* avx2_products();
+const ProductKernels* avx512_vnni_products();
+// those that fit the chosen kernels
+const ProductKernels* chosen_products();
+
+// throws std::bad_alloc
+void product(const ProductArgs& args);
+
+}  // namespace anychip

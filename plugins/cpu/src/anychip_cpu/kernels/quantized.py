@@ -1,0 +1,119 @@
+"""Products with integer weights in the native library: packing and calling. Knows its struct and layouts; no layer."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import torch
+
+from anychip_cpu import native
+from anychip_cpu.memory import mapped
+from anychip_sdk.hooks import PreparedWeight
+from anychip_sdk.ops.quantized import BLOCK
+
+OPS = ("linear_int4", "linear_int8", "lm_head_int8")
+TILE = 32  #: outputs that lie side by side
+#: ProductArgs of products.hpp
+_ARGS = struct.Struct("=6Q6q3i")
+
+
+class Packed(NamedTuple):
+    """A weight in the library's layout; `outputs` leaves out those that only fill the last tile."""
+
+    tensor: torch.Tensor  #: uint8 [tiles, blocks, ...]
+    outputs: int
+
+
+class Products:
+    """One method for each op. A row's result depends on that row alone.
+
+    Args:
+        library: the native kernels; None: the methods can't be called.
+    """
+
+    def __init__(self, library: native.Library | None) -> None:
+        self._library = library
+
+    def linear_int8(
+        self, x: torch.Tensor, weight: Packed, scale: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return self._multiply(x, weight, scale, None, bias, x.dtype, 8)
+
+    def linear_int4(
+        self,
+        x: torch.Tensor,
+        weight: Packed,
+        scale: torch.Tensor,
+        minimum: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        return self._multiply(x, weight, scale, minimum, bias, x.dtype, 4)
+
+    def lm_head_int8(self, x: torch.Tensor, weight: Packed, scale: torch.Tensor) -> torch.Tensor:
+        return self._multiply(x, weight, scale, None, None, torch.float32, 8)
+
+    def _multiply(
+        self,
+        x: torch.Tensor,
+        weight: Packed,
+        scale: torch.Tensor,
+        minimum: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        dtype: torch.dtype,
+        bits: int,
+    ) -> torch.Tensor:
+        assert self._library is not None
+        if x.dim() != 2 or x.stride(1) != 1:
+            x = x.contiguous()
+        width = x.shape[-1]
+        out = torch.empty((*x.shape[:-1], weight.outputs), dtype=dtype)
+        status = self._library.product(
+            _ARGS.pack(
+                x.data_ptr(),
+                weight.tensor.data_ptr(),
+                scale.data_ptr(),
+                0 if minimum is None else minimum.data_ptr(),
+                0 if bias is None else bias.data_ptr(),
+                out.data_ptr(),
+                x.numel() // width,
+                width,
+                weight.outputs,
+                x.stride(0) if x.dim() == 2 else width,
+                scale.shape[1],
+                torch.get_num_threads(),
+                native.DTYPES[x.dtype],
+                native.DTYPES[dtype],
+                bits,
+            )
+        )
+        if status:
+            message = "native product: no memory for the rounded activations"
+            raise MemoryError(message)
+        return out
+
+
+def prepare(tensor: torch.Tensor) -> PreparedWeight:
+    """A weight, its scales or minimums [out, groups], or a bias [out], as the library reads them."""
+    outputs = tensor.shape[0]
+    fill = -outputs % TILE
+    if tensor.dim() == 1:
+        return _plain(torch.nn.functional.pad(tensor.float(), (0, fill)))
+    if tensor.is_floating_point():
+        tiles = torch.nn.functional.pad(tensor, (0, 0, 0, fill)).view(-1, TILE, tensor.shape[1])
+        return _plain(tiles.transpose(1, 2).contiguous())
+    row_bytes = BLOCK if tensor.dtype == torch.int8 else BLOCK // 2
+    padded = torch.nn.functional.pad(tensor.view(torch.uint8), (0, -tensor.shape[1] % row_bytes, 0, fill))
+    if tensor.dtype == torch.int8:
+        padded ^= 128  # from signed to 128 more, unsigned
+    source = padded.view(-1, TILE, padded.shape[1] // row_bytes, row_bytes // 4, 4).permute(0, 2, 3, 1, 4)
+    packed = mapped(padded.numel()).view(source.shape)
+    packed.copy_(source)
+    return PreparedWeight(Packed(packed, outputs), packed.nbytes, "tiled")
+
+
+def _plain(tensor: torch.Tensor) -> PreparedWeight:
+    return PreparedWeight(tensor, tensor.nbytes, "tiled")
+
+
+__all__ = ["OPS", "Packed", "Products", "prepare"]
