@@ -58,7 +58,13 @@ def test_a_waiver_of_a_requirement_holds_while_one_case_fails():
 def test_waivers_are_strict(cases, waived, why):
     found = verdict(made_up(*cases, waivers=[waived]))
     assert found.word == "NOT CONFORMANT"
-    assert any(why in line for line in found.failures)
+    assert why in found.failures[0]
+
+
+def test_a_waiver_that_nothing_needs_is_one_failure_however_many_cases_it_names():
+    cases = [case(f"AC-OP-001[{name}]") for name in ("add", "mul", "silu")]
+    expired = waiver("AC-OP-001", expires=YESTERDAY)
+    assert verdict(made_up(*cases, waivers=[expired])).failures == (f"waiver AC-OP-001: expired on {YESTERDAY}",)
 
 
 def test_a_waiver_holds_on_its_last_day():
