@@ -33,11 +33,16 @@ FIDELITY: tuple[Row, ...] = (
     # what the machine looks like
     Row("kunlun_ops runs on the P800 only", "vLLM-Kunlun FAQ", "source", ("chip",)),
     Row("device nodes /dev/xpuN and /dev/xpuctrl, /proc/kunlun/version", INSTALL, "source", ("nodes", "host", "cards")),
-    Row("xpu-smi -m prints 32 shell-quoted fields; the product's name holds a space", INSTALL, "source", ("chip",)),
+    Row(
+        "xpu-smi -m prints 32 shell-quoted fields; the product's name holds a space",
+        "tools that read it",
+        "source",
+        ("chip",),
+    ),
     Row(
         "xpu-smi shows N/A or 10.2 as the runtime, or what the CUDA shim claims", "vLLM-Kunlun #355", "issue", ("smi",)
     ),
-    Row("older tools print 22 fields, or refuse -m", "vLLM-Kunlun #355", "inferred", ("smi",)),
+    Row("older tools print 22 fields, or refuse -m", "tools that accept so few", "inferred", ("smi",)),
     Row(
         "driver and runtime of different releases run together, unnoticed",
         "vLLM-Kunlun #355",
@@ -74,6 +79,11 @@ FIDELITY: tuple[Row, ...] = (
     Row(
         "new and freed memory holds NaN; of blocks over 64 MiB only the ends",
         "the emulator's own strictness",
+        "inferred",
+    ),
+    Row(
+        "two stacks in one process have an allocator each and don't see each other",
+        "a limit of the emulator",
         "inferred",
     ),
     Row("results of torch's own ops are not counted as device memory", "a limit of the emulator", "inferred"),
@@ -172,11 +182,12 @@ FIDELITY: tuple[Row, ...] = (
     ),
     Row("decode refuses 1024 rows and more", "vLLM-Kunlun #477", "issue", ("speculative_attention", "paged_attention")),
     Row(
-        "decode takes up to 2 queries a row; scale 0.0 means 1 / sqrt(head_dim)",
+        "a scale of 0.0 means 1 / sqrt(head_dim) to decode",
         ATTENTION,
         "source",
         ("speculative_attention", "paged_attention"),
     ),
+    Row("decode takes up to 2 queries a row, as MLA's does", ATTENTION, "inferred", ("speculative_attention",)),
     Row("table entries behind a row's last block are not read", ATTENTION, "inferred", ("speculative_attention",)),
     Row(
         "a scale is the absolute maximum, the kernel divides by 127",
@@ -191,7 +202,11 @@ FIDELITY: tuple[Row, ...] = (
         "source",
         ("top_k_sampling_from_probs", "top_p_sampling_from_probs", "top_k_top_p_sampling_from_probs"),
     ),
-    Row("MoE, MLA, LoRA, linear attention, GPTQ and AWQ ops are not emulated", "a limit of the emulator", "inferred"),
+    Row(
+        "MoE, MLA, LoRA, linear attention, GPTQ and AWQ ops and the int8 ops of xspeedgate_ops are not emulated",
+        "a limit of the emulator",
+        "inferred",
+    ),
 )
 
 __all__ = ["FIDELITY", "Row", "Status"]

@@ -54,8 +54,8 @@ class Host:
         new.replace(guest)
 
     def held_elsewhere(self, card: int) -> int:
-        """What other living guests hold of a card."""
-        return sum(_read(path).get(card, 0) for path in self._others())
+        """What other living processes hold of a card."""
+        return sum(_read(path).get(card, 0) for path in self._others() if _pid(path) != self._pid)
 
     def _others(self) -> list[Path]:
         """The files of the other guests; those of dead processes go."""
@@ -95,9 +95,13 @@ def _guests(root: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.suffix == ""]
 
 
+def _pid(guest: Path) -> int:
+    return int(guest.name.partition("-")[0])
+
+
 def _is_alive(guest: Path) -> bool:
     try:
-        os.kill(int(guest.name.partition("-")[0]), 0)
+        os.kill(_pid(guest), 0)
     except ProcessLookupError:
         return False
     except PermissionError:

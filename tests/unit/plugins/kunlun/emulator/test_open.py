@@ -47,7 +47,6 @@ def test_the_hosts_folder_is_announced_with_the_first_memory_not_before() -> Non
     assert Profile.parse(os.environ[VARIABLE]).host == stack.root
     second = open_stack()
     assert second.root == stack.root
-    assert second.accelerator.mem_get_info(0)[0] == 6 << 20
     close_stack(stack)
     assert stack.root.exists()
     close_stack(second)
