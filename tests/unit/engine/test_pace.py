@@ -41,12 +41,23 @@ def test_a_prompt_goes_on_where_decodes_alone_break_the_promise() -> None:
     assert measured(DECODE_S / 2).prompt_tokens(4) == Pace.LEAST
 
 
-def test_a_device_that_becomes_slower_gets_fewer_tokens() -> None:
+def test_a_device_that_becomes_slower_gets_fewer_tokens_at_once_and_more_again_in_time() -> None:
     pace = measured(LIMIT_S)
     before = pace.prompt_tokens(4)
-    for _ in range(20):
-        pace.observe(4, 30, DECODE_S + 30 * 2 * TOKEN_S)
+    pace.observe(4, 30, DECODE_S + 30 * 2 * TOKEN_S)
     assert abs(pace.prompt_tokens(4) - before / 2) <= 1
+    pace.observe(4, 30, DECODE_S + 30 * TOKEN_S)
+    assert before / 2 < pace.prompt_tokens(4) < before
+    for _ in range(40):
+        pace.observe(4, 30, DECODE_S + 30 * TOKEN_S)
+    assert abs(pace.prompt_tokens(4) - before) <= 1
+
+
+def test_short_prompts_tell_nothing_about_the_time_of_a_token() -> None:
+    pace = measured(LIMIT_S)
+    before = pace.prompt_tokens(4)
+    pace.observe(4, Pace.LEAST - 1, 10.0)
+    assert pace.prompt_tokens(4) == before
 
 
 def test_a_waiting_prompt_never_stalls_running_decodes_beyond_the_promise() -> None:

@@ -28,7 +28,7 @@ from anychip_sdk.errors import UsageError
 log = structlog.get_logger("anychip.engine")
 
 WARM_UP_ID = "warm-up"
-MEASURED_TOKENS = 256  #: of the prompt by which the pace of prompts is measured
+MEASURED_TOKENS = 64  #: of the prompt by which the pace of prompts is measured; few cost more each than many
 
 
 class EngineCore:

@@ -30,7 +30,9 @@ class Pace:
         if prompt_tokens == 0:
             self.decode_s = self._smoothed(self.decode_s, seconds)
         elif prompt_tokens >= self.LEAST:
-            self.token_s = self._smoothed(self.token_s, max(0.0, seconds - self.decode_s) / prompt_tokens)
+            now_s = max(0.0, seconds - self.decode_s) / prompt_tokens
+            # with each chunk the context grows, and the next one costs more: what costs more is believed at once
+            self.token_s = max(now_s, self._smoothed(self.token_s, now_s))
 
     def prompt_tokens(self, decodes: int) -> int:
         """The most prompt tokens of a step with so many decodes."""
