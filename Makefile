@@ -8,7 +8,7 @@ STAMP := .venv/.installed
 PACKAGES := sdk plugins/cpu plugins/cuda plugins/kunlun platform
 RECIPE ?= recipes/quickstart.yaml
 
-.PHONY: setup run test test-all lint format bench clean
+.PHONY: setup run test test-all lint format bench bench-peers clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMP)
@@ -46,6 +46,10 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $(BIN)/python benchmarks/throughput.py
+
+# PEERS='--venv DIR --gguf FILE ...' says where peers and the model are; see benchmarks/peers.py --help
+bench-peers: $(STAMP)
+	env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $(BIN)/python benchmarks/peers.py $(PEERS)
 
 clean:
 	rm -rf .venv

@@ -45,6 +45,7 @@ class Sweep:
         seed: of prompts and arrivals.
         slo: for goodput.
         is_warmed_up: whether to warm up first.
+        vocab_size: ids at random are below; None: as the service tells.
     """
 
     workload: Workload
@@ -54,6 +55,7 @@ class Sweep:
     seed: int = 0
     slo: Slo = NO_SLO
     is_warmed_up: bool = True
+    vocab_size: int | None = None
 
     def requests_at(self, level: Level) -> int:
         streams = max(1, round(level.value)) if level.kind == "closed" else 1
@@ -89,6 +91,8 @@ async def measure(client: LoadClient, facts: ServiceFacts, sweep: Sweep, listene
         LoadFailed: every request of a run failed.
     """
     _require_room(sweep.workload, facts)
+    if sweep.vocab_size is not None:
+        facts = facts._replace(vocab_size=sweep.vocab_size)
     listener.begin(sweep.repeats * sum(map(sweep.requests_at, sweep.levels)))
     warm_up = await _warm_up(client, facts, sweep, listener) if sweep.is_warmed_up else WarmUp()
     runs = []

@@ -47,6 +47,10 @@ def bench(
     repeats: Annotated[int, typer.Option(min=1, help="How often each load runs; figures are medians.")] = 3,
     requests: Annotated[int | None, typer.Option(min=1, help="Requests in a run. Not given: the workload's.")] = None,
     seed: Annotated[int, typer.Option(help="Of prompts and arrivals.")] = 0,
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Random token ids are below. Not given: the service tells, or 32000."),
+    ] = None,
     warm_up: Annotated[bool, typer.Option("--warm-up/--no-warm-up", help="Warm up until speed is stable.")] = True,
     slo_ttft: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Goodput's limit, e.g. 500ms. Not given: the recipe's slo.")
@@ -83,9 +87,8 @@ def bench(
     if plot is not None:
         require_plotting(plot)
     sent = workloads.load(workload)
-    sweep = Sweep(
-        sent, _levels(concurrency, rate, sent.concurrency), repeats, requests, seed, _slo(slo_ttft, slo_tpot), warm_up
-    )
+    levels, slo = _levels(concurrency, rate, sent.concurrency), _slo(slo_ttft, slo_tpot)
+    sweep = Sweep(sent, levels, repeats, requests, seed, slo, warm_up, vocab_size)
     wanted = Wanted(target, tuple(sets or ()), timeout_s, api_key_env)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM undoes what Ctrl-C undoes
     reporter = Bar()
