@@ -134,7 +134,7 @@ def test_the_processor_gives_the_same_tokens_after_one_changed_line(machine, tmp
     changed, count = re.subn(r"(?m)^backend: .*$", "backend: {name: cpu}", other.read_text())
     assert count == 1
     other.write_text(changed)
-    common = [f"model.source={machine.folder / 'model'}", "model.dtype=float32"]
+    common = [f"model.source={machine.folder / 'model'}", "model.dtype=float32", "memory.kv_tokens=64Ki"]
     emulated = generated(machine, RECIPE, *common, "backend.emulate=true")
     embedded = generated(machine, other, *common)
     assert (emulated["backend"], embedded["backend"]) == ("kunlun", "cpu")
