@@ -22,6 +22,8 @@ from typing import Any, Protocol
 CONTEXT = 8192
 POOL_TOKENS = 24576
 SEQUENCES = 32
+CHUNK = 512
+PAGE = 256
 
 
 class Engine(Protocol):
@@ -40,7 +42,7 @@ class OpenVino:
         scheduler = genai.SchedulerConfig()
         scheduler.cache_size = 2
         scheduler.enable_prefix_caching = True
-        scheduler.max_num_batched_tokens = 512
+        scheduler.max_num_batched_tokens = CHUNK
         scheduler.max_num_seqs = SEQUENCES
         folder = exported(model) if model.endswith(".gguf") else model
         self._pipeline = genai.ContinuousBatchingPipeline(folder, scheduler, "CPU", {"INFERENCE_NUM_THREADS": threads})
@@ -97,14 +99,17 @@ class Transformers:
 
     def __init__(self, model: str, threads: int) -> None:
         import torch
-        from transformers import AutoModelForCausalLM, GenerationConfig
+        from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 
         torch.set_num_threads(threads)
         folder, _, file = model.rpartition("/") if model.endswith(".gguf") else (model, "", None)
         loaded = AutoModelForCausalLM.from_pretrained(
-            folder, gguf_file=file, dtype=torch.bfloat16, attn_implementation="paged|sdpa"
+            folder, gguf_file=file, dtype=torch.bfloat16, attn_implementation="sdpa"
         ).eval()
-        self._manager = loaded.init_continuous_batching(GenerationConfig(do_sample=False, eos_token_id=-1))
+        # left to itself, it takes most of the memory for pages and computes whole batches of padding
+        paging = ContinuousBatchingConfig(num_blocks=POOL_TOKENS // PAGE, page_size=PAGE, max_batch_tokens=CHUNK)
+        greedy = GenerationConfig(do_sample=False, eos_token_id=-1)
+        self._manager = loaded.init_continuous_batching(greedy, paging)
         self._manager.start()
         self._numbers = itertools.count()
         self._loop = asyncio.new_event_loop()
