@@ -38,6 +38,8 @@ ENVIRONMENT = {
     "XPU_USE_DEFAULT_CTX": "1",
     "XPU_USE_FAST_SWIGLU": "1",
 }
+#: ops whose matrices are checked when they are loaded
+PRODUCTS = ("ffn", "linear", "lm_head", "mha")
 
 
 class KunlunPlugin:
@@ -92,7 +94,7 @@ class KunlunPlugin:
     @hookimpl
     def anychip_prepare_weight(self, name: str, tensor: torch.Tensor, op: str) -> PreparedWeight | None:
         """Weights stay as they are; a product's is checked before anybody is served with it."""
-        if tensor.dim() == 2 and tensor.is_floating_point() and tensor.numel():
+        if op in PRODUCTS and tensor.dim() == 2 and tensor.numel():
             self._check(name, tensor, op)
         return None
 
