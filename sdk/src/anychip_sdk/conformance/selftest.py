@@ -21,7 +21,7 @@ from anychip_sdk.conformance.mutants.judging import Judged, Unit, neighbours, se
 from anychip_sdk.conformance.requirements import REQUIREMENTS
 from anychip_sdk.errors import UsageError
 
-LIMIT_S = 120.0  #: for a unit, the start of a process included; half of it for the requirements beside
+LIMIT_S = 300.0  #: for a unit, the start of a process included; half of it for the requirements beside
 MESSAGE_MAX = 160
 
 
