@@ -60,8 +60,8 @@ class Nothing:
         return lambda *_: self
 
 
-def dispatch_s(core: EngineCore, repeats: int = 200) -> list[float]:
-    """The generated forward without its kernels: what calling them costs."""
+def idle_forward(core: EngineCore) -> Callable[[], Any]:
+    """The generated forward with kernels that do nothing: what calling them costs."""
     nothing = Nothing()
 
     def idle(bound: Resolution) -> Callable[..., Any]:
@@ -76,10 +76,7 @@ def dispatch_s(core: EngineCore, repeats: int = 200) -> list[float]:
         forward = codegen.generate(graph, values).forward
     finally:
         codegen.bound_function = original
-    laps: Laps = {}
-    for _ in range(repeats):
-        timed(laps, "dispatch", lambda: forward(*[nothing] * 5))
-    return laps["dispatch"]
+    return lambda: forward(*[nothing] * 5)
 
 
 class ServerSide:
@@ -120,9 +117,11 @@ def measure(core: EngineCore, server: ServerSide, kind: str, requests: int, toke
         prompt = [(97 * number + 13 * place) % vocab for place in range(64)]
         core.add(GenerateRequest(f"{kind}-{number}", prompt, params))
     laps: Laps = {}
+    dispatch = idle_forward(core)
     while core.has_work:
         before, of_step = core.stats(), Laps()
-        events = timed(of_step, "step", core.step)
+        events = core.step()
+        timed(of_step, "dispatch", dispatch)
         server(of_step, events)
         after = core.stats()
         for part, name in (*ENGINE.items(), ("forward", "forward")):
@@ -158,8 +157,6 @@ def main() -> None:
         print(f"{core.plan.model.served_name}, backend {core.plan.backend.name}, {torch.get_num_threads()} threads")
         for requests in options.requests:
             columns = [measure(core, server, kind, requests, options.tokens) for kind in KINDS]
-            for laps in columns:
-                laps["dispatch"] = dispatch_s(core)
             print(f"\n{requests} requests, us per step (least / median)  " + "".join(f"{kind:>20}" for kind in KINDS))
             show("kernels", columns, ["forward"])
             show("worker", columns, [*list(ENGINE)[:2], "dispatch", *list(ENGINE)[2:], "send"])

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import torch
 
 from anychip_cpu import native
-from anychip_cpu.kernels import blocks, cache, elementwise, linear, norm, packed, quantized, rope, sampling
+from anychip_cpu.kernels import blocks, cache, elementwise, linear, norm, packed, penalties, quantized, rope, sampling
 from anychip_cpu.kernels.attention import NativeAttention, PagedAttention
 from anychip_cpu.kernels.rows import Rows
-from anychip_sdk.ops import apply_logit_bias, apply_penalties
+from anychip_sdk.ops import apply_logit_bias
 from anychip_sdk.registry import KernelFunction, Need, Registrar, multiple_of
 
 FLOATS = (torch.bfloat16, torch.float32, torch.float16)
@@ -82,9 +82,8 @@ def _register_packed(
 _SIMPLE: dict[str, KernelFunction] = {
     "add": elementwise.add,
     "add_rms_norm": norm.add_rms_norm,
-    # the references of these two are plain torch already and run rarely
-    "apply_logit_bias": apply_logit_bias.reference,
-    "apply_penalties": apply_penalties.reference,
+    "apply_logit_bias": apply_logit_bias.reference,  # plain torch already, and it runs rarely
+    "apply_penalties": penalties.apply_penalties,
     "argmax": sampling.argmax,
     "copy_pages": cache.copy_pages,
     "embedding": linear.embedding,
