@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from anychip.engine.core import WARM_UP_ID, EngineCore, build_core, from_recipe_file, scheduler_config
 from anychip.engine.request import GenerateRequest, SamplingParams
@@ -177,6 +178,16 @@ def test_warm_up_does_not_change_what_is_answered(tiny):
     warm = build_core(make_recipe(tiny), quiet)
     assert run(warm, greedy(prompts, 8)) == expected
     warm.close()
+
+
+@pytest.mark.parametrize(("banned", "level"), [([], "info"), ([{"op": "rope", "ban": ["cpu"]}], "warning")])
+def test_loading_tells_the_fallbacks_and_how_long_each_stage_took(tiny, banned, level):
+    with capture_logs() as logs:
+        build_core(make_recipe(tiny, ops={"overrides": banned}, fusion={"policies": []}), quiet).close()
+    [told] = [one for one in logs if one["event"] == "model loaded"]
+    assert told["log_level"] == level
+    assert told["fallbacks"] == [one["op"] for one in banned]
+    assert all(told[f"{stage}_s"] >= 0 for stage in ("plan", "verify", "load", "compile", "warm_up"))
 
 
 def test_a_worker_starts_from_a_recipe_file(tiny, tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 import torch
@@ -12,7 +12,7 @@ from anychip.engine.admission import PolicyName, SchedulerConfig
 from anychip.engine.batch import Batch
 from anychip.engine.inputs import InputBuilder
 from anychip.engine.laps import Laps
-from anychip.engine.loader import LoadedModel, Report, load_model
+from anychip.engine.loader import Clock, LoadedModel, Report, load_model
 from anychip.engine.messages import Progress
 from anychip.engine.pace import Pace
 from anychip.engine.request import GenerateRequest, SamplingParams, TokenEvent
@@ -174,15 +174,30 @@ def scheduler_config(plan: Plan) -> SchedulerConfig:
 
 def build_core(recipe: Recipe, report: Report) -> EngineCore:
     """Plan, load and warm up: a core that is ready for requests."""
-    core = EngineCore(load_model(prepare(recipe), report))
+    clock = Clock()
+    prepared = prepare(recipe)
+    clock.lap("plan")
+    model = load_model(prepared, report)
+    core = EngineCore(model)
     try:
         report("warm-up", 0, 1, "")
+        warming = Clock()
         core.warm_up()
+        warming.lap("warm_up")
     except BaseException:
         core.close()
         raise
     report("warm-up", 1, 1, "")
+    _log_stages(model.plan, {**clock.laps_s, **model.timings_s, **warming.laps_s})
     return core
+
+
+def _log_stages(plan: Plan, seconds: Mapping[str, float]) -> None:
+    """What was loaded, how long each stage took, and which ops have no kernel of the backend."""
+    fallbacks = sorted({row.op for row in plan.ops if row.is_fallback})
+    times = {f"{stage}_s": round(took_s, 3) for stage, took_s in seconds.items()}
+    say = log.warning if fallbacks else log.info
+    say("model loaded", fallback_ops=len(fallbacks), fallbacks=fallbacks, **times)
 
 
 def from_recipe_file(argument: object, send: Callable[[Progress], None]) -> EngineCore:
