@@ -20,7 +20,6 @@ def test_a_shipped_workload_is_valid_and_has_its_files_name(name):
 
 def test_what_is_promised_is_shipped():
     assert {"chat", "long-prefill", "shared-prefix", "zh-qa", "w1", "w2", "w3"} <= set(workloads.shipped())
-    assert workloads.DEFAULT in workloads.shipped()
 
 
 def exactly(tokens):

@@ -15,6 +15,7 @@ from typing import Literal
 
 from anychip.bench.memory import listener
 from anychip.bench.record import NO_SLO, Slo
+from anychip.bench.workload import SUFFIXES
 from anychip.deploy.apply import ApplyOptions, apply
 from anychip.deploy.client import endpoint
 from anychip.deploy.launch import Launch, Reporter, recipe_of
@@ -23,8 +24,6 @@ from anychip.deploy.services import pick, require_living
 from anychip.deploy.state import Store, read_revision
 from anychip.recipe import Recipe, load, recipe_digest
 from anychip_sdk.errors import PreconditionFailed, UsageError
-
-RECIPE_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def open_target(wanted: Wanted, store: Store, reporter: Reporter, launch: Launch
         return
     if wanted.api_key_variable is not None:
         raise UsageError("--api-key-env is for a URL; services and recipes name their key themselves")
-    if name is not None and (name.endswith(RECIPE_SUFFIXES) or Path(name).is_file()):
+    if name is not None and (name.endswith(SUFFIXES) or Path(name).is_file()):
         with _served(name, wanted, reporter, launch) as target:
             yield target
         return
@@ -139,4 +138,4 @@ def _require_no_sets(wanted: Wanted, what: str) -> None:
         raise UsageError(f"--set is for a recipe; {what} runs already", hint="name the recipe's file as the target")
 
 
-__all__ = ["RECIPE_SUFFIXES", "Target", "Wanted", "open_target", "slo_of"]
+__all__ = ["Target", "Wanted", "open_target", "slo_of"]

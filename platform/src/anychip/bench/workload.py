@@ -20,7 +20,6 @@ from anychip.recipe.parse import parse
 from anychip.recipe.quantities import Listed
 from anychip_sdk.errors import RecipeInvalid, UsageError
 
-DEFAULT = "chat"
 SUFFIXES = (".yaml", ".yml", ".json")
 _SHIPPED = resources.files("anychip.bench") / "workloads"
 
@@ -204,7 +203,6 @@ def _keys() -> str:
 
 
 __all__ = [
-    "DEFAULT",
     "SUFFIXES",
     "PromptSection",
     "Range",
