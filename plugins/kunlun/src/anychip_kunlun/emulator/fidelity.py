@@ -150,8 +150,20 @@ FIDELITY: tuple[Row, ...] = (
         "inferred",
         ("add_rmsnorm",),
     ),
+    Row(
+        "the older add_rmsnorm has the newer one's arguments, with a float32 weight",
+        KERNELS,
+        "inferred",
+        ("add_rmsnorm",),
+    ),
+    Row("int8 pages hold values by the absmax of each head or channel", KERNELS, "source", ("reshape_and_cache",)),
     Row("swiglu takes its gate from the first half", KERNELS, "source", ("swiglu", "silu_and_mul", "turned-swiglu")),
-    Row("gelu is the exact one, quick_gelu is x sigmoid(1.702 x)", KERNELS, "inferred", ("gelu", "quick_gelu")),
+    Row(
+        "gelu is the exact one, quick_gelu is x sigmoid(1.702 x); both take out",
+        KERNELS,
+        "inferred",
+        ("gelu", "quick_gelu"),
+    ),
     Row(
         "rotary_embedding works in place, its table has the dtype of q, positions are int64",
         KERNELS,

@@ -32,16 +32,18 @@ class CacheOps:
         quant_mode: int = 0,
         BLHD_LAYOUT: bool = False,
     ) -> int:
-        """quant_mode 1 stores int8 of the absmax in k_max and v_max [kv_heads * head_dim]; 0 stores as it is."""
+        """Stores int8 by the absmax in k_max and v_max: of each channel with quant_mode 1, else of each head.
+
+        Without them the values are stored as they are.
+        """
         contract = Contract("reshape_and_cache")
         contract.need(quant_mode in (0, 1), f"quant_mode {quant_mode}")
-        scales = (k_max, v_max) if quant_mode else (None, None)
-        if quant_mode:
-            contract.need(k_max is not None and v_max is not None, "quant_mode 1 needs k_max and v_max")
-            contract.dtype((torch.float32,), k_max=k_max, v_max=v_max)
-            contract.contiguous(k_max=k_max, v_max=v_max)
-            contract.shape((key.shape[1] * key.shape[2],), k_max=k_max, v_max=v_max)
-        self._write(contract, (key, value), (k_cache, v_cache), slot_mapping, scales, BLHD_LAYOUT)
+        contract.need((k_max is None) == (v_max is None), "k_max and v_max come together")
+        contract.need(not quant_mode or k_max is not None, "quant_mode 1 needs k_max and v_max")
+        contract.dtype((torch.float32,), k_max=k_max, v_max=v_max)
+        contract.contiguous(k_max=k_max, v_max=v_max)
+        contract.shape((key.shape[1] * (key.shape[2] if quant_mode else 1),), k_max=k_max, v_max=v_max)
+        self._write(contract, (key, value), (k_cache, v_cache), slot_mapping, (k_max, v_max), BLHD_LAYOUT)
         return 0
 
     @vendor_op
@@ -98,7 +100,7 @@ class CacheOps:
 def _stored(values: torch.Tensor, absmax: torch.Tensor | None) -> torch.Tensor:
     if absmax is None:
         return values
-    scale = absmax.view(values.shape[1:]) / INT8_MAX
+    scale = absmax.view(values.shape[1], -1) / INT8_MAX
     return (values.float() / scale).round().clamp(-INT8_MAX, INT8_MAX).to(torch.int8)
 
 

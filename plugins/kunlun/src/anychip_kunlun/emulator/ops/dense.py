@@ -20,7 +20,7 @@ class DenseOps:
     def rmsnorm(
         self,
         x: torch.Tensor,
-        weight: torch.Tensor,
+        weight: torch.Tensor | None,
         output: torch.Tensor,
         eps: float = 1e-5,
         interweave: bool = False,
@@ -29,13 +29,18 @@ class DenseOps:
         residual_output: torch.Tensor | None = None,
         output_max: torch.Tensor | None = None,
     ) -> None:
-        """The newer generation: the weight has the dtype of x."""
+        """The newer generation: the weight has the dtype of x; None: ones."""
         _no_extras("rmsnorm", interweave=interweave, bias=bias, residual=residual_output, output_max=output_max)
         self._norm(x, weight, output, eps, (x.dtype,))
 
     @vendor_op
-    def rmsnorm_with_out(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, eps: float = 1e-5) -> None:
-        """The older generation's `rmsnorm`: another name for the output, a float32 weight."""
+    def rmsnorm_with_out(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-5, out: torch.Tensor | None = None
+    ) -> None:
+        """The older generation's `rmsnorm`: another name and place for the output, a float32 weight."""
+        if out is None:
+            message = "rmsnorm() needs out"
+            raise TypeError(message)
         self._norm(x, weight, out, eps, (torch.float32,))
 
     @vendor_op
@@ -87,17 +92,17 @@ class DenseOps:
         self._swiglu("silu_and_mul", x, out, axis, turn)
 
     @vendor_op
-    def gelu(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        self._elementwise("gelu", x, y, torch.nn.functional.gelu)
+    def gelu(self, x: torch.Tensor, out: torch.Tensor) -> None:
+        self._elementwise("gelu", x, out, torch.nn.functional.gelu)
 
     @vendor_op
-    def quick_gelu(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        self._elementwise("quick_gelu", x, y, lambda one: one * torch.sigmoid(1.702 * one))
+    def quick_gelu(self, x: torch.Tensor, out: torch.Tensor) -> None:
+        self._elementwise("quick_gelu", x, out, lambda one: one * torch.sigmoid(1.702 * one))
 
     def _norm(
         self,
         x: torch.Tensor,
-        weight: torch.Tensor,
+        weight: torch.Tensor | None,
         output: torch.Tensor,
         eps: float,
         weights: tuple[torch.dtype, ...],
@@ -108,7 +113,8 @@ class DenseOps:
         contract.dtype(weights, weight=weight)
         contract.shape(x.shape[-1:], weight=weight)
         contract.shape(x.shape, output=output)
-        self.machine.launch("rmsnorm", (x, weight), (output,), lambda: _store(output, norm(x, weight, eps)))
+        reads = (x,) if weight is None else (x, weight)
+        self.machine.launch("rmsnorm", reads, (output,), lambda: _store(output, norm(x, weight, eps)))
 
     def _weights_of(self, dtype: torch.dtype) -> tuple[torch.dtype, ...]:
         return (torch.float32,) if self.machine.profile.generation == "torch251" else (dtype,)
@@ -137,10 +143,11 @@ class DenseOps:
         self.machine.launch(op, (x,), (y,), lambda: _store(y, function(x.float())))
 
 
-def norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+def norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
     """RMSNorm over the last dimension, in float32."""
     wide = x.float()
-    return wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps) * weight.float()
+    normed = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
+    return normed if weight is None else normed * weight.float()
 
 
 def _store(target: torch.Tensor, value: torch.Tensor) -> None:

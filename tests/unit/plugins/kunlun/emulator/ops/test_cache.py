@@ -45,14 +45,21 @@ def test_the_other_layout_has_the_token_first(host: Stack) -> None:
     assert torch.equal(caches["v_cache"][1, 1], arguments["value"][1])
 
 
-def test_int8_is_stored_by_the_absmax_of_each_channel(host: Stack) -> None:
+@pytest.mark.parametrize("quant_mode", [0, 1])
+def test_int8_is_stored_by_the_absmax_of_each_head_or_channel(host: Stack, quant_mode: int) -> None:
     caches = {name: torch.zeros(BLOCKS, HEADS, BLOCK_SIZE, DIM, dtype=torch.int8) for name in ("k_cache", "v_cache")}
     arguments = given(**caches)
-    k_max = arguments["key"].float().abs().amax(dim=0).flatten()
-    v_max = arguments["value"].float().abs().amax(dim=0).flatten()
-    host.load("kunlun_ops").reshape_and_cache(**arguments, k_max=k_max, v_max=v_max, quant_mode=1)
-    back = caches["k_cache"][0, :, 0].float() * k_max.view(HEADS, DIM) / 127
-    assert bool(((back - arguments["key"][0].float()).abs() <= k_max.view(HEADS, DIM) / 254 + 1e-6).all())
+    over = 0 if quant_mode else (0, 2)
+    k_max, v_max = (arguments[name].float().abs().amax(dim=over).flatten() for name in ("key", "value"))
+    host.load("kunlun_ops").reshape_and_cache(**arguments, k_max=k_max, v_max=v_max, quant_mode=quant_mode)
+    steps = k_max.view(HEADS, -1) / 127
+    back = caches["k_cache"][0, :, 0].float() * steps
+    assert bool(((back - arguments["key"][0].float()).abs() <= steps / 2 + 1e-6).all())
+
+
+def test_int8_needs_both_maxima(host: Stack) -> None:
+    with pytest.raises(ValueError, match="k_max and v_max come together"):
+        host.load("kunlun_ops").reshape_and_cache(**given(), k_max=torch.ones(HEADS))
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_rmsnorm_is_rounded_once(host: Stack, dtype: torch.dtype) -> None:
 def test_the_older_rmsnorm_takes_out_and_a_float32_weight(open_host) -> None:
     ops = open_host(generation="torch251").load("kunlun_ops")
     x, weight, out = random(5, 64), random(64, dtype=torch.float32, seed=1), torch.empty(5, 64, dtype=torch.bfloat16)
-    ops.rmsnorm(x, weight, out=out, eps=1e-6)
+    ops.rmsnorm(x, weight, 1e-6, out=out)
     torch.testing.assert_close(out, exact_norm(x, weight, 1e-6).bfloat16())
     with pytest.raises(ValueError, match=failed("rmsnorm", "weight is bfloat16, not float32")):
         ops.rmsnorm(x, weight.bfloat16(), out=out, eps=1e-6)
@@ -46,6 +46,13 @@ def test_the_newer_rmsnorm_takes_no_out_and_a_weight_of_xs_dtype(host: Stack) ->
         ops.rmsnorm(x, random(64), out=output)
     with pytest.raises(ValueError, match=failed("rmsnorm", "weight is float32, not bfloat16")):
         ops.rmsnorm(x, random(64, dtype=torch.float32), output)
+
+
+def test_rmsnorm_without_a_weight_only_norms(host: Stack) -> None:
+    x = random(5, 4, 16)
+    output = torch.empty_like(x)
+    host.load("kunlun_ops").rmsnorm(x, None, output, 1e-6)
+    torch.testing.assert_close(output, exact_norm(x, torch.ones(16), 1e-6).bfloat16())
 
 
 def test_rmsnorm_refuses_strided_rows(host: Stack) -> None:
@@ -111,5 +118,5 @@ def test_swiglu_refuses_an_output_of_the_wrong_width(host: Stack) -> None:
 )
 def test_gelus_are_their_formulas(host: Stack, op: str, formula) -> None:
     x, y = random(5, 64), torch.empty(5, 64, dtype=torch.bfloat16)
-    getattr(host.load("kunlun_ops"), op)(x, y)
+    getattr(host.load("kunlun_ops"), op)(x, out=y)
     torch.testing.assert_close(y, formula(x.double()).bfloat16())
