@@ -140,18 +140,18 @@ class Prepared:
     """Weights in the kernels' layout, packed once per matrix."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[int, str, str], Any] = {}
+        self._made: dict[int, Any] = {}
 
     def arguments(self, op: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(
-            self._one(op, arg.name, value) if arg.weight and isinstance(value, torch.Tensor) else value
+            self._one(op, value) if arg.weight and isinstance(value, torch.Tensor) else value
             for arg, value in zip(CATALOGUE[op].args, arguments, strict=True)
         )
 
-    def _one(self, op: str, name: str, weight: torch.Tensor) -> Any:
-        key = (weight.data_ptr(), "ffn" if op == "ffn" else "", name if op == "ffn" else "")
+    def _one(self, op: str, weight: torch.Tensor) -> Any:
+        key = weight.data_ptr()
         if key not in self._made:
-            prepared = prepare(name, weight, op)
+            prepared = prepare(weight, op)
             self._made[key] = weight if prepared is None else prepared.value
         return self._made[key]
 

@@ -45,7 +45,7 @@ def preparer(kernel):
         return None
 
     def prepare(name, weight):
-        prepared = packed.prepare(name, weight, kernel.op)
+        prepared = anychip_cpu.anychip_prepare_weight(name, weight, kernel.op)
         return weight if prepared is None else prepared.value
 
     return prepare
@@ -228,42 +228,17 @@ def test_a_packed_products_row_does_not_depend_on_its_mates(shape, dtype):
 
 def test_weights_are_packed_for_the_ops_that_ask_and_vectors_are_left():
     weight = torch.randn(32, 16)
-    assert packed.prepare("weight", weight, "linear").layout == "blocked"
-    assert packed.prepare("weight", weight, "linear").nbytes >= weight.nbytes
-    assert packed.prepare("weight", weight, "embedding") is None
-    assert packed.prepare("bias", weight[0], "linear") is None
-    assert packed.prepare("weight", weight.double(), "linear") is None
+    assert packed.prepare(weight, "linear").layout == "blocked"
+    assert packed.prepare(weight, "linear").nbytes >= weight.nbytes
+    assert packed.prepare(weight, "embedding") is None
+    assert packed.prepare(weight[0], "linear") is None
+    assert packed.prepare(weight.double(), "linear") is None
 
 
 def test_weights_are_left_where_the_processor_has_no_packed_product(monkeypatch):
     monkeypatch.setattr(packed, "usable_dtypes", lambda: (torch.float32,))
-    assert packed.prepare("weight", torch.randn(32, 16), "linear") is not None
-    assert packed.prepare("weight", torch.randn(32, 16).half(), "linear") is None
-
-
-@pytest.mark.parametrize(
-    ("name", "is_split"),
-    [
-        ("gate_up_weight", True),
-        ("model.layers.0.mlp.gate_proj+up_proj.weight", True),
-        ("model.gated.0.mlp.down_proj.weight", False),
-        ("down_weight", False),
-        ("w13", False),
-    ],
-)
-def test_a_gated_mlps_first_matrix_is_known_by_its_name(name, is_split):
-    value = packed.prepare(name, torch.randn(32, 16), "ffn").value
-    assert isinstance(value, packed.GateUp) == is_split
-
-
-def test_an_unsplit_first_matrix_gives_the_same_result():
-    args = random_case("ffn", torch.float32, seed=0)
-    kernel = KERNELS["ffn-ffn_packed"].function
-
-    def whole(name, weight):
-        return packed.pack(weight) if weight.dim() == 2 else weight
-
-    assert check_kernel(CATALOGUE["ffn"], kernel, args, torch.float32, prepare=whole).passed
+    assert packed.prepare(torch.randn(32, 16), "linear") is not None
+    assert packed.prepare(torch.randn(32, 16).half(), "linear") is None
 
 
 def _settings(rows, generator, **fixed):

@@ -49,7 +49,7 @@ def anychip_register_ops(registry: Registrar) -> None:
 
 @hookimpl
 def anychip_prepare_weight(name: str, tensor: torch.Tensor, op: str) -> PreparedWeight | None:
-    return quantized.prepare(tensor) if op in quantized.OPS else prepare(name, tensor, op)
+    return quantized.prepare(tensor) if op in quantized.OPS else prepare(tensor, op)
 
 
 @hookimpl

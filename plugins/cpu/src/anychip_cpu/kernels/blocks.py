@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from anychip_cpu.kernels import packed, rope
+from anychip_cpu.kernels import rope
 from anychip_cpu.kernels.attention import NativeAttention
 from anychip_cpu.kernels.cache import kv_write
 from anychip_cpu.kernels.rows import NO_NORMS, Norms, Pair, Rows, Turn
@@ -26,17 +26,13 @@ class Ffn:
     def __call__(
         self,
         x: torch.Tensor,
-        gate_up_weight: torch.Tensor | packed.GateUp,
+        gate_up_weight: torch.Tensor,
         gate_up_bias: torch.Tensor | None,
         down_weight: torch.Tensor,
         down_bias: torch.Tensor | None,
     ) -> torch.Tensor:
-        if isinstance(gate_up_weight, packed.GateUp):
-            gate_bias, up_bias = (None, None) if gate_up_bias is None else gate_up_bias.chunk(2)
-            inner = packed.multiply_gated(x, gate_up_weight, gate_bias, up_bias)
-        else:
-            inner = self._rows.silu_mul(*self._multiply(x, gate_up_weight, gate_up_bias).chunk(2, dim=-1))
-        return self._multiply(inner, down_weight, down_bias)
+        gate, up = self._multiply(x, gate_up_weight, gate_up_bias).chunk(2, dim=-1)
+        return self._multiply(self._rows.silu_mul(gate, up), down_weight, down_bias)
 
 
 class Mha:

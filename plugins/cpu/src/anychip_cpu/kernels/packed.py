@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 
@@ -14,13 +13,6 @@ CANDIDATES = (torch.bfloat16, torch.float32, torch.float16)
 #: packing fixes the blocking; this hint suits both one token and hundreds
 ROWS_HINT = 16
 OPS = ("linear", "lm_head", "ffn", "mha")
-
-
-class GateUp(NamedTuple):
-    """The two halves of a gated MLP's first matrix, packed one by one, so that oneDNN can fuse what follows."""
-
-    gate: torch.Tensor
-    up: torch.Tensor
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:
@@ -37,17 +29,6 @@ def multiply(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = 
     return _linear(_at_least_two(x), packed, bias)[: rows.numel()].view(*rows, packed.shape[0])
 
 
-def multiply_gated(
-    x: torch.Tensor, weight: GateUp, gate_bias: torch.Tensor | None, up_bias: torch.Tensor | None
-) -> torch.Tensor:
-    """silu(x @ gate.T + gate_bias) * (x @ up.T + up_bias) for x [rows, in], fused into the two matmuls."""
-    rows = x.shape[0]
-    x = x if rows > 1 else _at_least_two(x)
-    gate = torch.ops.mkldnn._linear_pointwise(x, weight.gate, gate_bias, "swish", [], "")
-    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, gate, weight.up, up_bias, "mul")
-    return product[:rows]
-
-
 def _at_least_two(x: torch.Tensor) -> torch.Tensor:
     """x as [rows, in] with a companion for a single float32 row, which oneDNN sums in another order than several.
 
@@ -59,24 +40,12 @@ def _at_least_two(x: torch.Tensor) -> torch.Tensor:
     return x.expand(2, -1).contiguous() if x.shape[0] == 1 and x.dtype == torch.float32 else x
 
 
-def prepare(name: str, tensor: torch.Tensor, op: str) -> PreparedWeight | None:
-    """The packed form of a matrix; None leaves vectors and other ops' weights as they are.
-
-    A gated MLP's first matrix is split if its name tells it from the second; whole, it works too, a little slower.
-    """
+def prepare(tensor: torch.Tensor, op: str) -> PreparedWeight | None:
+    """The packed form of a matrix; None leaves vectors and other ops' weights as they are."""
     if op not in OPS or tensor.dim() != 2 or tensor.dtype not in usable_dtypes():
         return None
-    if op == "ffn" and _is_gate_up(name):
-        halves = GateUp(*(pack(half) for half in tensor.chunk(2, dim=0)))
-        return PreparedWeight(halves, sum(map(_nbytes, halves)), "blocked")
     packed = pack(tensor)
     return PreparedWeight(packed, _nbytes(packed), "blocked")
-
-
-def _is_gate_up(name: str) -> bool:
-    """Of a parameter's name such as `layers.0.mlp.gate+up.weight` the last two parts tell."""
-    own = name.split(".")[-2:]
-    return any("gate" in part for part in own) and not any("down" in part for part in own)
 
 
 @lru_cache(maxsize=1)
@@ -95,18 +64,15 @@ def _nbytes(packed: torch.Tensor) -> int:
 
 
 def _works(dtype: torch.dtype) -> bool:
-    """Multiply a small matrix, plain and gated, and compare with float64."""
+    """Multiply a small matrix and compare with float64."""
     generator = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(rows, 40, generator=generator, dtype=torch.float64).to(dtype) for rows in (3, 48))
-    gate, up = (x.double() @ half.double().T for half in weight.chunk(2))
     try:
-        plain = multiply(x, pack(weight))
-        gated = multiply_gated(x, GateUp(*map(pack, weight.chunk(2))), None, None)
+        got = multiply(x, pack(weight))
     except (AttributeError, RuntimeError, TypeError):
         return False  # another torch, or a processor that oneDNN has no such kernel for
     tolerance = 8 * torch.finfo(dtype).eps
-    pairs = ((plain, torch.cat((gate, up), dim=1)), (gated, torch.nn.functional.silu(gate) * up))
-    return all(torch.allclose(got.double(), want, rtol=tolerance, atol=8 * tolerance) for got, want in pairs)
+    return torch.allclose(got.double(), x.double() @ weight.double().T, rtol=tolerance, atol=8 * tolerance)
 
 
-__all__ = ["GateUp", "multiply", "multiply_gated", "pack", "prepare", "usable_dtypes"]
+__all__ = ["multiply", "pack", "prepare", "usable_dtypes"]
