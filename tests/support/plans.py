@@ -93,6 +93,7 @@ class StubPlugin:
         versions: what the probe reports.
         present: whether there is a device at all.
         page_size: the page that the device wants.
+        async_streams: whether work runs behind the host's back.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class StubPlugin:
         present: bool = True,
         claims: Mapping[str, str] | None = None,
         page_size: int | None = None,
+        async_streams: bool = False,
     ) -> None:
         self.info = BackendInfo(name, "stub", "~=1.0", claims=claims or {}, absence="its card is not there")
         self.kernels = {op: CATALOGUE[op].reference for op in CATALOGUE} if kernels is None else dict(kernels)
@@ -116,7 +118,7 @@ class StubPlugin:
             "Stub One",
             capacity,
             capacity if free is None else free,
-            Capabilities(dtypes=self.dtypes, page_size=page_size),
+            Capabilities(dtypes=self.dtypes, page_size=page_size, async_streams=async_streams),
             {"driver": "5.1.0"} if versions is None else versions,
         )
         self.present = present
@@ -191,12 +193,18 @@ class GoldenCase:
         return {GOLDEN / f"{stem}.txt": as_text(plan) + "\n", GOLDEN / f"{stem}.json": data + "\n"}
 
 
-P800: Mapping[str, Any] = {"capacity": 96 * GIB, "versions": {"driver": "5.0.21.21"}, "page_size": 128}
+P800: Mapping[str, Any] = {
+    "capacity": 96 * GIB,
+    "versions": {"driver": "5.0.21.21"},
+    "page_size": 128,
+    "async_streams": True,
+}
 #: without whole blocks and with one fallback, so that a plan shows both
 GPU: Mapping[str, Any] = {
     "capacity": 80 * GIB,
     "kernels": references("mha", "ffn", "apply_penalties"),
     "versions": {"driver": "580.1"},
+    "async_streams": True,
 }
 GOLDEN_CASES = (
     GoldenCase(
@@ -208,6 +216,8 @@ GOLDEN_CASES = (
         supports_thinking=False,
     ),
     GoldenCase("qwen3-cpu", "/data/models/Qwen3-8B", QWEN3_8B, "cpu", {"versions": {"runtime": "2.13.0"}}),
+    GoldenCase("qwen3-cpu-int4", "/data/models/Qwen3-8B", QWEN3_8B, "cpu", {"versions": {"runtime": "2.13.0"}}),
+    GoldenCase("qwen3-cpu-int8", "/data/models/Qwen3-8B", QWEN3_8B, "cpu", {"versions": {"runtime": "2.13.0"}}),
     GoldenCase("qwen3-cuda", "/data/models/Qwen3-8B", QWEN3_8B, "cuda", GPU),
     GoldenCase("qwen3-kunlun", "/data/models/Qwen3-8B", QWEN3_8B, "kunlun", P800),
     GoldenCase("qwen3-kunlun-int8", "/data/models/Qwen3-8B", QWEN3_8B, "kunlun", P800),

@@ -308,3 +308,10 @@ def test_emulation_needs_a_backend_with_an_emulator(tmp_path):
     present = make_tiny(tmp_path / "tiny", "llama")
     with pytest.raises(PreconditionFailed, match="has no emulator"):
         make_plan(make_recipe(present, backend={"emulate": True}))
+
+
+@pytest.mark.parametrize(("asynchronous", "word"), [(True, "asynchronous"), (False, "synchronous: the host waits")])
+def test_a_plan_names_a_device_without_streams_of_its_own(asynchronous, word):
+    plan = planned(backend=stub_backend(async_streams=asynchronous))
+    assert f"\n  streams    {word}" in as_text(plan)
+    assert as_json(plan)["backend"]["device"]["async_streams"] is asynchronous

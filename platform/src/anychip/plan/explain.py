@@ -10,6 +10,7 @@ from anychip.plan.plan import EMULATED, Decision, HeldCertificate, OpRow, Plan
 from anychip_sdk.registry import dtype_name
 
 SCHEMA_VERSION = 1
+SYNCHRONOUS = "synchronous: the host waits for every copy and kernel"
 
 
 def as_json(plan: Plan) -> dict[str, object]:
@@ -56,6 +57,7 @@ def as_json(plan: Plan) -> dict[str, object]:
                 "memory_bytes_total": device.memory_bytes_total,
                 "versions": dict(device.versions),
                 "attributes": dict(device.attributes),
+                "async_streams": device.capabilities.async_streams,
             },
         },
         "memory": dict(as_mapping(plan.memory)),
@@ -129,6 +131,7 @@ def _head(plan: Plan) -> list[str]:
         f"backend    {plan.backend.name} {plan.backend.version} ({plan.backend.reason}){emulated}",
         *_certificate(plan.backend.certificate),
         f"device     {device.name}, {device.product}" + _pairs(device.versions),
+        f"streams    {'asynchronous' if device.capabilities.async_streams else SYNCHRONOUS}",
         *(f"note       {note}" for note in model.notes),
     ]
 
