@@ -31,18 +31,22 @@ class Host:
         self._pid = os.getpid()
         self._name = f"{self._pid}-{next(_serial)}"
         self._held: dict[int, int] = {}
+        self._has_left = False
         self._fill(profile)
 
     def leave(self) -> None:
         """Hold nothing any more; the last one out removes the folder."""
         if os.getpid() != self._pid:
             return
+        self._has_left = True
         self._guest(self._name).unlink(missing_ok=True)
         if not self._others():
             shutil.rmtree(self.root, ignore_errors=True)
 
     def publish(self, card: int, nbytes: int) -> None:
-        """This guest holds that many bytes of a card now."""
+        """This guest holds that many bytes of a card now; of no interest to others once it has left."""
+        if self._has_left:
+            return
         if self._announce is not None:
             self._announce(self.root)
             self._announce = None

@@ -62,6 +62,16 @@ def test_a_host_is_left_when_nobody_uses_it_any_more() -> None:
     assert not root.exists()
 
 
+def test_memory_that_is_given_back_late_brings_no_folder_back() -> None:
+    stack = open_stack(Profile())
+    held = stack.empty((10,), torch.uint8, 0, False)
+    close_stack(stack)
+    del held
+    stack.accelerator.empty_cache()
+    assert stack.accelerator.memory_reserved(0) == 0
+    assert not stack.root.exists()
+
+
 def test_folders_of_killed_processes_go_with_the_next_host(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     dead = subprocess.Popen([sys.executable, "-c", ""])
