@@ -20,16 +20,17 @@ class Step(str, Enum):
     expand = "expand"
     replaced = "replace"
     fold = "fold"
+    quantize = "quantize"
     codegen = "codegen"
 
 
 def graph(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="The recipe's file.")],
-    after: Annotated[Step, typer.Option("--after", help="The step whose result is shown.")] = Step.fold,
+    after: Annotated[Step, typer.Option("--after", help="The step whose result is shown.")] = Step.quantize,
     sets: SetOption = None,
     emulate: EmulateOption = False,
 ) -> None:
-    """Show the model's graph after a step: trace, expand, replace, fold, or the Python of codegen."""
+    """Show the model's graph after a step: trace, expand, replace, fold, quantize, or the Python of codegen."""
     from anychip.plan.make import prepare
     from anychip.recipe import load
 
@@ -43,6 +44,7 @@ def graph(
 def _text(prepared: Prepared, after: Step) -> str:
     from anychip.graph.codegen import source_of
     from anychip.graph.expand import expand
+    from anychip.graph.fold import fold
     from anychip.graph.ir import as_text
     from anychip.graph.trace import trace
     from anychip.models.registry import build_model
@@ -55,13 +57,16 @@ def _text(prepared: Prepared, after: Step) -> str:
         return as_text(expand(trace(build_model(config))))
     if after is Step.codegen:
         return source_of(plan.graph)
-    if after is Step.fold:
+    if after is Step.quantize:
         return as_text(plan.graph)
     scheduler = plan.scheduler
     binding = make_binding(
         plan.recipe, config, prepared.backend, plan.model.dtype.value, scheduler.kv_dtype, scheduler.page_size.value
     )
-    return as_text(unfolded(config, binding))
+    graph = unfolded(config, binding)
+    if after is Step.fold:
+        fold(graph, binding, [one.policy for one in plan.fusions if one.applied], prepared.backend.fusions)
+    return as_text(graph)
 
 
 def register(app: typer.Typer) -> None:

@@ -101,7 +101,8 @@ def parameters_of(specs: Iterable[WeightSpec]) -> dict[str, Parameter]:
 
 def _log_errors(errors: Mapping[str, float]) -> None:
     for name, error in errors.items():
-        log.debug("quantized", matrix=name, relative_error=f"{error:.2e}")
+        if error:
+            log.debug("quantized", matrix=name, relative_error=f"{error:.2e}")
     if errors:
         worst = max(errors, key=errors.__getitem__)
         mean = sum(errors.values()) / len(errors)

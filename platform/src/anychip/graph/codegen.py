@@ -1,4 +1,4 @@
-"""Step 4: straight-line Python with kernels and weights bound. Knows names and lifetimes; knows no fusion."""
+"""Step 5: straight-line Python with kernels and weights bound. Knows names and lifetimes; knows no fusion."""
 
 from __future__ import annotations
 
