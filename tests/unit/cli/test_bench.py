@@ -44,7 +44,7 @@ def test_a_url_is_measured_and_shown(workload, capsys):
     with fake_tokens() as (url, _):
         assert main(["bench", url, "-w", workload, *QUICK]) == 0
     shown = capsys.readouterr()
-    assert "mine (" in shown.out
+    assert "mine, medians of 1 run" in shown.out
     assert "1 at once" in shown.out
     assert "2 at once" in shown.out
     assert "2 at once, run 1 of 1" in shown.err

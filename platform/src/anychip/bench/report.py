@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anychip.bench.result import BenchResult, LevelResult
+from anychip.bench.result import BenchResult, LevelResult, WorkloadFacts
 from anychip.bench.summary import Spread
 
 HEADERS = (
@@ -30,7 +30,7 @@ def lines(result: BenchResult) -> list[str]:
     """What stands around the table."""
     runs, workload, where = len(result.levels[0].runs), result.workload, result.environment
     found = [
-        f"workload     {workload.name} ({workload.content['description']}), medians of {_times(runs)}",
+        f"workload     {workload.name}{_described(workload)}, medians of {_times(runs)}",
         f"target       {result.target.model} on {result.target.url}{_emulated(result)}",
         f"machine      {where['cpu']}, {where['cores_allowed']} cores, load {_load(where['load_average'])}",
         f"warm-up      {_warm_up(result)}",
@@ -42,6 +42,11 @@ def lines(result: BenchResult) -> list[str]:
     if any(one.figures.ttft_later_s for one in result.levels) and _shared_tokens(result):
         found += [f"prefix       {_prefix(one)}" for one in result.levels]
     return found
+
+
+def _described(workload: WorkloadFacts) -> str:
+    description = workload.content["description"]
+    return f" ({description})" if description else ""
 
 
 def _emulated(result: BenchResult) -> str:
