@@ -11,6 +11,7 @@ from anychip_kunlun.kernels.attention import Attention
 from anychip_kunlun.kernels.blocks import Blocks
 from anychip_kunlun.kernels.cache import Cache, copy_pages
 from anychip_kunlun.kernels.linear import Linear
+from anychip_kunlun.kernels.quantized import QUANTIZED
 from anychip_kunlun.kernels.rope import Rope
 from anychip_kunlun.kernels.rows import Rows
 from anychip_kunlun.kv import PAGE_SIZES
@@ -58,7 +59,7 @@ def register(registry: Registrar, vendor: VendorOps, has_kernels: Callable[[], b
         "apply_logit_bias": apply_logit_bias.reference,
         "apply_penalties": apply_penalties.reference,
     }
-    for name, kernel in {**plain.PLAIN, **own}.items():
+    for name, kernel in {**plain.PLAIN, **QUANTIZED, **own}.items():
         offer.plain(name, kernel)
 
 

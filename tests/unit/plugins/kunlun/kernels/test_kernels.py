@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from anychip_kunlun.kernels import attention, linear
+from anychip_kunlun.kernels import attention, linear, quantized
 from anychip_kunlun.kernels.attention import plan_step
 from anychip_kunlun.kernels.linear import Linear
 from anychip_sdk.ops import CATALOGUE
@@ -47,16 +47,7 @@ def test_fused_ops_are_within_bounds_on_both_generations(make_rig, op, dtype, ge
         checked(rig, op, dtype, strided=strided)
 
 
-#: the vendor's int8 product rounds whole rows of activations, the ops round blocks: they are the reference's
-QUANTIZED = ("linear_int4", "linear_int8", "lm_head_int8")
-
-
-@pytest.mark.parametrize("op", QUANTIZED)
-def test_quantized_products_fall_back(rig, op):
-    assert chosen(rig, op, torch.bfloat16).is_fallback
-
-
-@pytest.mark.parametrize("op", sorted(set(CATALOGUE) - set(FUSED) - set(QUANTIZED)))
+@pytest.mark.parametrize("op", sorted(set(CATALOGUE) - set(FUSED)))
 def test_the_others_are_within_bounds(rig, op):
     rig.open()
     dtype = torch.float32 if op in ("argmax", "sample", "apply_penalties", "apply_logit_bias") else torch.bfloat16
@@ -124,6 +115,13 @@ def test_wide_products_are_cut_into_slices(rig, monkeypatch):
     for op in ("linear", "lm_head"):
         args = random_case(op, torch.float16, seed=2, out=27, vocab=27)
         assert check_kernel(CATALOGUE[op], getattr(kernel, op), args, torch.float16).passed
+
+
+@pytest.mark.parametrize("op", quantized.QUANTIZED)
+def test_quantized_weights_are_widened_slice_by_slice(op, monkeypatch):
+    monkeypatch.setattr(quantized, "WIDENED_ROWS", 8)
+    args = random_case(op, torch.bfloat16, seed=2, out=27, vocab=27, hidden=64)
+    assert check_kernel(CATALOGUE[op], quantized.QUANTIZED[op], args, torch.bfloat16).passed
 
 
 def test_halves_of_one_tensor_are_not_copied(rig):
