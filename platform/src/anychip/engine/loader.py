@@ -260,4 +260,4 @@ def _users(model: ModelGraph) -> dict[str, list[torch.fx.Node]]:
     return users
 
 
-__all__ = ["LoadedModel", "Report", "load_model", "make_pool"]
+__all__ = ["Clock", "LoadedModel", "Report", "load_model", "make_pool"]
