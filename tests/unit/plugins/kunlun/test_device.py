@@ -1,6 +1,7 @@
 """An opened card: names, memory, copies, queues, errors that come late."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -113,6 +114,13 @@ def test_a_refused_piece_gives_back_those_before_it():
     with pytest.raises(MemoryInsufficient, match="refuses to page-lock 2 bytes"):
         register_pinned(Runtime(), torch.zeros(10, dtype=torch.uint8), limit=4)
     assert len(unlocked) == 2
+
+
+def test_a_forked_process_may_not_use_the_device(rig, monkeypatch):
+    device = rig.open()
+    monkeypatch.setattr("anychip_kunlun.trail.os", SimpleNamespace(getpid=lambda: -1))
+    with pytest.raises(DeviceLost, match="which forked this one"):
+        device.alloc(1)
 
 
 def test_a_late_error_names_the_last_op_and_ends_the_device(rig):
