@@ -78,7 +78,7 @@ class LayerRun:
 
     def _bound_buffers(self, model: ModelGraph, pool: KVPool, dtype: torch.dtype) -> dict[str, Any]:
         keys, values = (cache.zero_() for cache in pool.layer(0))  # the earlier tokens' place: a pool may hold anything
-        if dtype != keys.dtype:  # the truth is computed on caches of its own precision
+        if dtype.itemsize > keys.dtype.itemsize:  # the truth is computed on caches of its own precision
             keys, values = torch.zeros_like(keys, dtype=dtype), torch.zeros_like(values, dtype=dtype)
         caches = {"k_cache": keys, "v_cache": values}
         return {name: caches.get(name.rpartition(".")[2], self._buffers.get(name)) for name in model.buffers}

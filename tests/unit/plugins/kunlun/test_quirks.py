@@ -81,6 +81,16 @@ def test_another_dtype_for_the_op_mends_wrong_float16_products(make_rig, model):
     assert tokens[0] == tokens[1]
 
 
+def test_whole_blocks_are_mended_where_the_pool_has_their_dtype(make_rig, model):
+    blocks = ("linear", "lm_head", "mha", "ffn")
+    overrides = [{"op": op, "dtype": "float16", "compute_dtype": "bfloat16"} for op in blocks]
+    memory = {"kv_tokens": 2048, "kv_dtype": "bfloat16"}
+    wanted = recipe(model, "float16", ops={"overrides": overrides}, memory=memory)
+    with core_of(wanted, make_rig(linear_columns_right=100).backend) as core:
+        assert {one.policy for one in core.plan.fusions if one.applied} == {"add_rms_norm", "mha", "ffn"}
+        assert run(core, greedy([[1, 2, 3]], 4))
+
+
 def test_slices_alone_mend_products_that_are_wrong_beyond_them(make_rig):
     rig = make_rig(linear_columns_right=65536)
     device = rig.open()
