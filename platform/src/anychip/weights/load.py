@@ -20,6 +20,8 @@ from anychip_sdk.device import Device
 from anychip_sdk.errors import CheckpointInvalid
 
 SLICE_BYTES = 64 << 20
+#: quantizing needs several float32 copies of a slice, so its slices are smaller by this
+QUANTIZED_SLICES = 8
 
 Progress = Callable[[str, int, int], None]  #: what is being loaded, bytes done, bytes in all
 
@@ -81,7 +83,7 @@ def load(
     """One parameter on the device, in `dtype`; `progress` gets the bytes of this parameter that are done."""
     _check_shard(shard)
     target = _allocated(device, parameter.shape, dtype)
-    for source, rows, at in _slices(parameter, checkpoint):
+    for source, rows, at in _slices(parameter, checkpoint, SLICE_BYTES):
         piece = checkpoint.read(source, rows)
         device.copy(target[at], piece.to(dtype))
         progress(source, target[: at.stop].nbytes, target.nbytes)
@@ -98,7 +100,7 @@ def load_quantized(
     targets = {part.name: _allocated(device, part.shape, part.dtype) for part in scheme.parts(*parameter.shape)}
     whole = sum(target.nbytes for target in targets.values())
     error = size = 0.0
-    for source, rows, at in _slices(parameter, checkpoint):
+    for source, rows, at in _slices(parameter, checkpoint, SLICE_BYTES // QUANTIZED_SLICES):
         if scheme.is_stored:
             pieces = stored_parts(*checkpoint.read_blocks(source, rows), scheme)
         else:
@@ -125,12 +127,12 @@ def _allocated(device: Device, shape: tuple[int, ...], dtype: torch.dtype) -> to
     return device.alloc(torch.Size(shape).numel() * dtype.itemsize).view(dtype).view(shape)
 
 
-def _slices(parameter: Parameter, checkpoint: Checkpoint) -> Iterator[tuple[str, slice, slice]]:
-    """Source, rows of it, and where they belong in the parameter."""
+def _slices(parameter: Parameter, checkpoint: Checkpoint, nbytes: int) -> Iterator[tuple[str, slice, slice]]:
+    """Source, rows of it that take so many bytes in float32, and where they belong in the parameter."""
     first = 0
     for source in parameter.sources:
         rows = checkpoint.tensors[source].shape[0]
-        step = max(1, SLICE_BYTES * rows // max(1, 4 * checkpoint_elements(checkpoint, source)))
+        step = max(1, nbytes * rows // max(1, 4 * checkpoint_elements(checkpoint, source)))
         for start in range(0, rows, step):
             stop = min(rows, start + step)
             yield source, slice(start, stop), slice(first + start, first + stop)

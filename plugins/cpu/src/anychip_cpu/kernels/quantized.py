@@ -103,12 +103,14 @@ def prepare(tensor: torch.Tensor) -> PreparedWeight:
         tiles = torch.nn.functional.pad(tensor, (0, 0, 0, fill)).view(-1, TILE, tensor.shape[1])
         return _plain(tiles.transpose(1, 2).contiguous())
     row_bytes = BLOCK if tensor.dtype == torch.int8 else BLOCK // 2
-    padded = torch.nn.functional.pad(tensor.view(torch.uint8), (0, -tensor.shape[1] % row_bytes, 0, fill))
-    if tensor.dtype == torch.int8:
-        padded ^= 128  # from signed to 128 more, unsigned
-    source = padded.view(-1, TILE, padded.shape[1] // row_bytes, row_bytes // 4, 4).permute(0, 2, 3, 1, 4)
-    packed = mapped(padded.numel()).view(source.shape)
+    levels, rest = tensor.view(torch.uint8), -tensor.shape[1] % row_bytes
+    if fill or rest:  # else a copy would take as much memory as the weight
+        levels = torch.nn.functional.pad(levels, (0, rest, 0, fill))
+    source = levels.view(-1, TILE, levels.shape[1] // row_bytes, row_bytes // 4, 4).permute(0, 2, 3, 1, 4)
+    packed = mapped(levels.numel()).view(source.shape)
     packed.copy_(source)
+    if tensor.dtype == torch.int8:
+        packed ^= 128  # from signed to 128 more, unsigned
     return PreparedWeight(Packed(packed, outputs), packed.nbytes, "tiled")
 
 
