@@ -140,6 +140,11 @@ def destroy(device: Device, stream: Stream) -> None:
     finishes("Device.destroy_stream", lambda: device.destroy_stream(stream))
 
 
+def delay_of(turn: int) -> float:
+    """Short, but long in the first turn: a host that is busy with something else would come too late to see a fault."""
+    return DELAY_S / 5 if turn else 2 * DELAY_S
+
+
 def keep_busy(context: Context, stream: Stream, seconds: float) -> None:
     """Keep the stream busy, on devices that run later; others run at once and have nothing to be late with."""
     if context.claims.holds("async_streams"):
@@ -184,6 +189,7 @@ __all__ = [
     "DELAY_S",
     "WAIT_S",
     "Buffers",
+    "delay_of",
     "destroy",
     "download",
     "error_of",

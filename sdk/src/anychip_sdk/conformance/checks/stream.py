@@ -12,6 +12,7 @@ from anychip_sdk.conformance.checks._work import (
     ATTEMPTS,
     DELAY_S,
     Buffers,
+    delay_of,
     download,
     keep_busy,
     not_under_way,
@@ -82,7 +83,7 @@ def waiting_streams_see_the_work(context: Context) -> None:
         shared, target = buffers.alloc(NBYTES), buffers.alloc(NBYTES)
         for turn in range(context.scaled(10, 100)):
             sent = device.pin(random_bytes(NBYTES, generator))
-            keep_busy(context, producer, DELAY_S / 10)
+            keep_busy(context, producer, delay_of(turn))
             device.copy(shared, sent, producer)
             consumer.wait(producer.record())
             device.copy(target, shared, consumer)

@@ -9,6 +9,7 @@ import torch
 from anychip_sdk.conformance.checks._work import (
     DELAY_S,
     Buffers,
+    delay_of,
     destroy,
     download,
     keep_busy,
@@ -106,7 +107,7 @@ def device_synchronize_covers_all(context: Context) -> None:
             sent = [device.pin(random_bytes(NBYTES, generator)) for _ in sides]
             targets = [buffers.alloc(NBYTES) for _ in sides]
             for index, (stream, source, target) in enumerate(zip(sides, sent, targets, strict=True)):
-                keep_busy(context, stream, DELAY_S / 5 * (1 + (turn + index) % 3))
+                keep_busy(context, stream, delay_of(turn) * (1 + (turn + index) % 3))
                 device.copy(target, source, stream)
             events = [stream.record() for stream in sides]
             synchronize(device)
@@ -130,7 +131,7 @@ def destroying_waits(context: Context) -> None:
         for turn in range(context.scaled(3, 30)):
             sent, target = device.pin(random_bytes(NBYTES, generator)), buffers.alloc(NBYTES)
             stream = device.create_stream()
-            keep_busy(context, stream, DELAY_S / 5)
+            keep_busy(context, stream, delay_of(turn))
             device.copy(target, sent, stream)
             event = stream.record()
             destroy(device, stream)
