@@ -39,8 +39,8 @@ def test_the_parts_of_a_plan_add_up(case):
     memory = as_json(plan)["memory"]
     parts = ("weights_bytes", "kv_pool_bytes", "activations_bytes", "workspace_bytes", "headroom_bytes")
     assert sum(memory[part] for part in parts) == memory["capacity_bytes"]
-    least = 1 if plan.recipe.model.quantization == "int8" else 2
-    assert memory["weights_bytes"] >= least * sum(one.elements for one in plan.weights.values())
+    dtype = plan.model.dtype.value
+    assert memory["weights_bytes"] >= sum(one.elements * one.itemsize(dtype) for one in plan.weights.values())
     assert plan.scheduler.kv_tokens == memory["kv_pages"] * plan.scheduler.page_size.value
 
 
