@@ -12,6 +12,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from anychip.engine.messages import Progress
 from anychip.server.body import Body, read_body
 from anychip.server.errors import json_response
 from anychip.server.params import checked_ids
@@ -29,9 +30,13 @@ async def health(request: Request) -> Response:
     service = _service(request)
     if service.state == "ready":
         return json_response({"status": "ready"})
-    reply: dict[str, object] = {"status": service.state}
-    if service.state in {"loading", "restarting"}:
-        progress = service.engine.progress
+    return not_ready(service.state, service.engine.progress)
+
+
+def not_ready(state: str, progress: Progress) -> Response:
+    """The answer while no requests are taken, with how far loading is."""
+    reply: dict[str, object] = {"status": state}
+    if state in {"loading", "restarting"}:
         reply["progress"] = {
             "stage": progress.stage,
             "done": progress.done,

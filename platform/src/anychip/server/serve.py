@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import Any
 
 import structlog
 import uvicorn
@@ -17,6 +16,7 @@ import uvicorn
 from anychip.engine.client import EngineClient
 from anychip.engine.logs import configure_logs
 from anychip.server.app import create_app
+from anychip.server.lobby import Lobby
 from anychip.server.service import Service
 from anychip.server.settings import Served
 from anychip_sdk.errors import PortTaken, PreconditionFailed
@@ -61,81 +61,74 @@ class _Server(uvicorn.Server):
 class _Process:
     """The running service and what stops it."""
 
-    def __init__(self, server: _Server, service: Service, drain_s: float) -> None:
+    def __init__(self, server: _Server, client: EngineClient, lobby: Lobby) -> None:
         self._server = server
-        self._service = service
-        self._drain_s = drain_s
+        self._client = client
+        self._lobby = lobby
+        self._service: Service | None = None  # until it is known what is served
+        self._drain_s = 0.0
         self.exit_code = 0
 
     def stop(self, exit_code: int) -> None:
         """First call: drain. Second: end at once."""
         if self._server.should_exit:
             log.warning("stopping at once")
-            self._service.end_all()
+            self._end_all()
             self._server.force_exit = True
             return
         self.exit_code = exit_code
         log.info("stopping", drain_s=self._drain_s)
-        self._service.drain()
+        if self._service is not None:
+            self._service.drain()
         self._server.should_exit = True
-        asyncio.get_running_loop().call_later(self._drain_s, self._service.end_all)
+        asyncio.get_running_loop().call_later(self._drain_s, self._end_all)
 
-    async def watch(self, client: EngineClient) -> None:
-        """End the service when the engine could not load."""
-        assert client.fatal is not None
-        error = await client.fatal
+    async def open(self, prepare: Prepare) -> None:
+        """Find out what is served while the engine loads, serve it, and end the service when the engine can't load."""
+        try:
+            served = await asyncio.get_running_loop().run_in_executor(None, prepare)
+        except BaseException:
+            self._server.should_exit = True
+            raise
+        app = create_app(served.settings, self._client, served.tokenizer, served.template)
+        self._service, self._drain_s = app.state.service, served.settings.drain_s
+        self._server.config.timeout_graceful_shutdown = int(self._drain_s + LAST_WORDS_S)
+        self._lobby.app = app
+        assert self._client.fatal is not None
+        error = await self._client.fatal
         log.error("the engine could not be started", reason=str(error))
         self.stop(error.exit_code)
 
+    def _end_all(self) -> None:
+        if self._service is not None:
+            self._service.end_all()
+
 
 async def _serve(listener: socket.socket, client: EngineClient, prepare: Prepare) -> int:
-    """Let the worker load, and meanwhile find out what is served; then serve until a signal."""
-    await client.start()
-    try:
-        served = await _prepared(prepare)
-        return served if isinstance(served, int) else await _run_server(served, listener, client)
-    finally:
-        await client.close(grace_s=0.5)
-
-
-async def _prepared(prepare: Prepare) -> Served | int:
-    """What is served, worked out in a thread; the exit code where a signal comes first."""
-    loop = asyncio.get_running_loop()
-    stopped: asyncio.Future[int] = loop.create_future()
-
-    def stop(exit_code: int) -> None:
-        if not stopped.done():
-            stopped.set_result(exit_code)
-
-    for number, exit_code in EXIT_CODES.items():
-        loop.add_signal_handler(number, stop, exit_code)
-    work = loop.run_in_executor(None, prepare)
-    either: list[asyncio.Future[Any]] = [work, stopped]
-    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-    return stopped.result() if stopped.done() else await work
-
-
-async def _run_server(served: Served, listener: socket.socket, client: EngineClient) -> int:
-    settings = served.settings
-    app = create_app(settings, client, served.tokenizer, served.template)
+    """Serve until a signal; the worker loads at once, beside everything else."""
+    lobby = Lobby(client)
     config = uvicorn.Config(
-        app,
+        lobby,
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_keep_alive=65,
-        timeout_graceful_shutdown=int(settings.drain_s + LAST_WORDS_S),
+        timeout_graceful_shutdown=int(LAST_WORDS_S),
     )
     server = _Server(config)
-    process = _Process(server, app.state.service, settings.drain_s)
+    process = _Process(server, client, lobby)
     for number, exit_code in EXIT_CODES.items():
         asyncio.get_running_loop().add_signal_handler(number, process.stop, exit_code)
-    watcher = asyncio.create_task(process.watch(client))
+    await client.start()
+    opening = asyncio.create_task(process.open(prepare))
     try:
         await server.serve(sockets=[listener])
+        if opening.done():
+            opening.result()  # raises what kept it from opening
     finally:
-        watcher.cancel()
+        opening.cancel()
+        await client.close(grace_s=0.5)
     return process.exit_code
 
 

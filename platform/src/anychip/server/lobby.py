@@ -1,0 +1,29 @@
+"""What answers before it is known what is served: how far the engine is, and nothing else. Knows no model."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from anychip.server.errors import error_response
+from anychip.server.info import not_ready
+from anychip.server.settings import EngineAccess
+from anychip_sdk.errors import EngineDead
+
+
+class Lobby:
+    """An application that hands everything on to `app` once that is set."""
+
+    def __init__(self, engine: EngineAccess) -> None:
+        self._engine = engine
+        self.app: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await (self.app or self._answer(scope))(scope, receive, send)
+
+    def _answer(self, scope: Scope) -> ASGIApp:
+        if scope["path"] in {"/health", "/ready"}:
+            return not_ready("loading", self._engine.progress)
+        return error_response(EngineDead("the model is still loading"))
+
+
+__all__ = ["Lobby"]
