@@ -150,4 +150,4 @@ async def flush_cache(request: Request) -> Response:
     return json_response({"flushed": False, "error": error}, 400)
 
 
-__all__ = ["detokenize", "flush_cache", "health", "metrics", "model", "models", "server_info", "tokenize"]
+__all__ = ["detokenize", "flush_cache", "health", "metrics", "model", "models", "not_ready", "server_info", "tokenize"]
