@@ -280,4 +280,4 @@ def _is_list(numbers: torch.Tensor) -> bool:
     return numbers.dtype == torch.int64 and numbers.is_contiguous()
 
 
-__all__ = ["HEAD_DIM_MAX", "NO_NORMS", "Norms", "Rows", "Turn"]
+__all__ = ["HEAD_DIM_MAX", "NO_NORMS", "Norms", "Pair", "Rows", "Turn"]
