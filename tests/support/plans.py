@@ -20,7 +20,7 @@ from anychip_sdk.backend import Backend, BackendInfo, load_backend
 from anychip_sdk.device import Capabilities, Device, DeviceConfig, DeviceInfo
 from anychip_sdk.hooks import hookimpl
 from anychip_sdk.ops import CATALOGUE
-from anychip_sdk.registry import Registrar
+from anychip_sdk.registry import Need, Registrar, one_of
 from anychip_sdk.testing import ReferenceDevice
 
 GIB = 2**30
@@ -94,6 +94,7 @@ class StubPlugin:
         present: whether there is a device at all.
         page_size: the page that the device wants.
         async_streams: whether work runs behind the host's back.
+        requires: op -> what its kernel needs.
     """
 
     def __init__(
@@ -109,9 +110,11 @@ class StubPlugin:
         claims: Mapping[str, str] | None = None,
         page_size: int | None = None,
         async_streams: bool = False,
+        requires: Mapping[str, Mapping[str, Need]] | None = None,
     ) -> None:
         self.info = BackendInfo(name, "stub", "~=1.0", claims=claims or {}, absence="its card is not there")
         self.kernels = {op: CATALOGUE[op].reference for op in CATALOGUE} if kernels is None else dict(kernels)
+        self.requires = requires or {}
         self.dtypes = tuple(dtypes)
         self.device = DeviceInfo(
             f"{name}:0",
@@ -138,7 +141,8 @@ class StubPlugin:
     @hookimpl
     def anychip_register_ops(self, registry: Registrar) -> None:
         for op, kernel in self.kernels.items():
-            registry.register(op, kernel, dtypes=self.dtypes, name=f"{op}_stub")
+            needs = self.requires.get(op)
+            registry.register(op, kernel, dtypes=self.dtypes, requires=needs, name=f"{op}_stub")
 
 
 def stub_backend(name: str = "stub", **options: Any) -> Backend:
@@ -199,6 +203,8 @@ P800: Mapping[str, Any] = {
     "page_size": 128,
     "async_streams": True,
 }
+#: an int8 product that has one scale for a row of activations
+WHOLE_ROWS: Mapping[str, Mapping[str, Need]] = {"linear_int8": {"block": one_of(0)}}
 #: without whole blocks and with one fallback, so that a plan shows both
 GPU: Mapping[str, Any] = {
     "capacity": 80 * GIB,
@@ -220,7 +226,7 @@ GOLDEN_CASES = (
     GoldenCase("qwen3-cpu-int8", "/data/models/Qwen3-8B", QWEN3_8B, "cpu", {"versions": {"runtime": "2.13.0"}}),
     GoldenCase("qwen3-cuda", "/data/models/Qwen3-8B", QWEN3_8B, "cuda", GPU),
     GoldenCase("qwen3-kunlun", "/data/models/Qwen3-8B", QWEN3_8B, "kunlun", P800),
-    GoldenCase("qwen3-kunlun-int8", "/data/models/Qwen3-8B", QWEN3_8B, "kunlun", P800),
+    GoldenCase("qwen3-kunlun-int8", "/data/models/Qwen3-8B", QWEN3_8B, "kunlun", {**P800, "requires": WHOLE_ROWS}),
     GoldenCase("mixed-room/cuda", "/data/models/Qwen3-8B", QWEN3_8B, "cuda", GPU),
     GoldenCase("mixed-room/kunlun", "/data/models/Qwen3-8B", QWEN3_8B, "kunlun", P800),
 )

@@ -172,6 +172,16 @@ class OpRegistry:
         compute = chosen.compute_dtype if chosen.compute_dtype not in (None, key.dtype) else None
         return Resolution(key, found, reason, tuple(rejected), compute)
 
+    def preferred(self, key: OpKey, choices: Sequence[Facts], overrides: Sequence[Override] = ()) -> int:
+        """Which of several facts an op had best be asked for under: the one whose kernel is tried before the others'.
+
+        The first of equals, so that what a backend has no kernel for at all is as the first says.
+        """
+        order = self.kernels(key.name)
+        found = [self.resolve(key, facts, overrides) for facts in choices]
+        places = [len(order) if one is None else order.index(one.kernel) for one in found]
+        return places.index(min(places))
+
     def reject_all(self, key: OpKey, facts: Facts, overrides: Sequence[Override] = ()) -> tuple[Rejection, ...]:
         """Why no kernel fits, candidate by candidate."""
         chosen = _override_for(key, overrides)

@@ -3,10 +3,12 @@
 import pytest
 
 from anychip.graph.codegen import source_of
+from anychip.graph.ir import argument
 from anychip.plan.explain import as_json, as_text
+from anychip_sdk import one_of
 from anychip_sdk.errors import FusionRefused, KernelMissing, PreconditionFailed
 from support.engines import make_recipe
-from support.plans import plan_of, references, stub_backend, tiny_config
+from support.plans import WHOLE_ROWS, plan_of, references, stub_backend, tiny_config
 
 SMALL = ["qkv_proj", "gate_up_proj", "add_rms_norm"]
 
@@ -45,6 +47,28 @@ def test_a_tied_table_is_held_plain_for_the_embedding_and_quantized_for_the_logi
 def test_biases_stay_as_they_are():
     plan = planned("int4", config=tiny_config("qwen2"))
     assert plan.weights["model.layers.0.self_attn.q_proj+k_proj+v_proj.bias"].quantized is None
+
+
+def blocks_of(plan):
+    found = [(op.name, argument(node, op, "block")) for node, op in plan.graph.op_nodes() if op.name.endswith("_int8")]
+    return dict(found)
+
+
+def test_activations_are_rounded_in_blocks_of_32_or_whole_rows_as_the_backends_kernel_wants():
+    assert blocks_of(planned("int8")) == {"linear_int8": 32, "lm_head_int8": 32}
+    plan = planned("int8", backend=stub_backend(requires=WHOLE_ROWS))
+    assert blocks_of(plan) == {"linear_int8": 0, "lm_head_int8": 32}
+    assert {row.op: row.provider for row in plan.ops}["linear_int8"] == "stub"
+    assert "row, activations rounded by whole rows, as stub/linear_int8_stub does; 1 " in plan.model.quantization.reason
+
+
+def test_without_a_kernel_for_either_activations_are_rounded_in_blocks_of_32():
+    backend = stub_backend(requires={"linear_int8": {"block": one_of(64)}})
+    plan = planned("int8", backend=backend)
+    assert blocks_of(plan)["linear_int8"] == 32
+    assert {row.op: row.is_fallback for row in plan.ops}["linear_int8"]
+    banned = {"overrides": [{"op": "linear_int8", "ban": ["stub"]}]}
+    assert blocks_of(planned("int8", backend=stub_backend(requires=WHOLE_ROWS), ops=banned))["linear_int8"] == 32
 
 
 def test_the_budget_has_the_integers_bytes():

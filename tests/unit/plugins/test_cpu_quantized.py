@@ -31,7 +31,7 @@ def prepared(_name, tensor):
 
 def placed(op, args):
     """The arguments as the engine hands them over: x as it is, weights packed."""
-    return [args[0], *(value if value is None else prepare(value).value for value in args[1:])]
+    return [args[0], *(prepare(one).value if isinstance(one, torch.Tensor) else one for one in args[1:])]
 
 
 @pytest.mark.parametrize("dtype", list(native.DTYPES))

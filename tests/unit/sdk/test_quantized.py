@@ -11,17 +11,17 @@ from anychip_sdk.testing import check_kernel, random_case
 F64 = torch.float64
 
 
-def sums_of_whole_numbers(x, weight, scale):
-    """Exact products per block, in Python's own integers."""
+def sums_of_whole_numbers(x, weight, scale, size=32):
+    """Exact products per block of `size`, in Python's own integers."""
     group = weight.shape[1] // scale.shape[1]
     rows = []
     for row in x.tolist():
         out = [0.0] * len(weight)
-        for at in range(0, len(row), 32):
-            block = row[at : at + 32]
+        for at in range(0, len(row), size):
+            block = row[at : at + size]
             step = max(map(abs, block)) / 127
             levels = [round(value / step) for value in block]
-            for o, numbers in enumerate(weight[:, at : at + 32].tolist()):
+            for o, numbers in enumerate(weight[:, at : at + size].tolist()):
                 whole = sum(a * b for a, b in zip(levels, numbers, strict=True))
                 out[o] += step * float(scale[o, at // group]) * whole
         rows.append(out)
@@ -30,10 +30,28 @@ def sums_of_whole_numbers(x, weight, scale):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_int8_is_a_sum_of_whole_numbers_times_two_scales(seed):
-    x, weight, scale, bias = random_case("linear_int8", F64, seed, hidden=64)
+    x, weight, scale, bias, _ = random_case("linear_int8", F64, seed, hidden=64)
     expected = sums_of_whole_numbers(x, weight, scale.double())
     torch.testing.assert_close(linear_int8(x, weight, scale, bias), expected + bias)
     torch.testing.assert_close(lm_head_int8(x, weight, scale), expected)
+
+
+def test_a_block_of_zero_is_the_whole_row():
+    case = random_case("linear_int8", F64, 3, hidden=70, block=0)
+    x, weight, scale, bias, block = case
+    assert (block, scale.shape[1]) == (0, 1)
+    expected = sums_of_whole_numbers(x, weight, scale.double(), size=70)
+    torch.testing.assert_close(linear_int8(*case), expected + bias)
+    torch.testing.assert_close(lm_head_int8(x, weight, scale, block), expected)
+    assert not torch.allclose(linear_int8(x, weight, scale, bias), expected + bias)
+
+
+@pytest.mark.parametrize("op", ["linear_int8", "lm_head_int8"])
+def test_the_error_model_tells_whole_rows_from_blocks(op):
+    args = random_case(op, torch.float32, 4, hidden=96, block=0)
+    reference = CATALOGUE[op].reference
+    assert check_kernel(CATALOGUE[op], reference, args, torch.float32).passed
+    assert not check_kernel(CATALOGUE[op], lambda *a: reference(*a[:-1], 32), args, torch.float32).passed
 
 
 @pytest.mark.parametrize("hidden", [32, 128, 256])
@@ -80,7 +98,7 @@ def test_blocks_that_are_next_to_nothing_count_as_zero():
 
 
 def test_a_number_that_is_none_spoils_its_own_row_only():
-    x, weight, scale, _ = random_case("linear_int8", torch.float32, 1)
+    x, weight, scale, *_ = random_case("linear_int8", torch.float32, 1)
     clean = linear_int8(x, weight, scale)
     x[0, 1], x[2, 0] = torch.nan, torch.inf
     out = linear_int8(x, weight, scale)
@@ -88,7 +106,7 @@ def test_a_number_that_is_none_spoils_its_own_row_only():
     assert torch.equal(out[1], clean[1])
 
 
-def rounded_down(x, weight, scale, bias=None):
+def rounded_down(x, weight, scale, bias=None, block=32):
     _, step = rounded(x)
     wide = (weight.float().unflatten(-1, (scale.shape[1], -1)) * scale.unsqueeze(-1)).flatten(-2)
     return torch.nn.functional.linear((x / step).floor() * step, wide, bias)
@@ -99,7 +117,7 @@ def test_the_error_model_refuses_activations_that_are_rounded_down():
     assert not check_kernel(CATALOGUE["linear_int8"], rounded_down, args, torch.float32).passed
 
 
-def other_side_of_ties(x, weight, scale):
+def other_side_of_ties(x, weight, scale, block=32):
     """Rounds as the reference does, but ties away from zero."""
     step = x.abs().amax(-1, keepdim=True) / 127
     ratio = x / step
@@ -112,8 +130,8 @@ def test_the_error_model_lets_ties_go_either_way_and_nothing_else():
     x[0, 0], x[0, 3] = 127.0, 2.5
     weight, scale = torch.full((4, 8), 100, dtype=torch.int8), torch.full((4, 1), 0.01)
     op = CATALOGUE["lm_head_int8"]
-    found = check_kernel(op, other_side_of_ties, (x, weight, scale), torch.float32)
+    found = check_kernel(op, other_side_of_ties, (x, weight, scale, 32), torch.float32)
     assert found.passed
     assert found.error == pytest.approx(1.0, rel=1e-4)
     x[0, 3] = 2.4  # now no value is near a tie, and a step is a mistake
-    assert not check_kernel(op, lambda *a: other_side_of_ties(*a) + 1.0, (x, weight, scale), torch.float32).passed
+    assert not check_kernel(op, lambda *a: other_side_of_ties(*a) + 1.0, (x, weight, scale, 32), torch.float32).passed

@@ -49,6 +49,17 @@ def test_the_first_kernel_that_fits_wins_and_the_rest_say_why_not(registry):
     ]
 
 
+def test_of_several_facts_the_one_with_the_earliest_kernel_is_preferred(registry):
+    chip = registry.registrar("chip")
+    facts = [{"block": 32}, {"block": 0}]
+    assert registry.preferred(KEY, facts) == 0  # both the reference's
+    chip.register("linear", kernel, dtypes=(BF16,), requires={"block": one_of(0)}, name="rows")
+    chip.register("linear", kernel, dtypes=(BF16,), name="any")
+    assert registry.preferred(KEY, facts) == 1
+    assert registry.preferred(KEY, facts, [Override("linear", ban=("chip",))]) == 0
+    assert registry.preferred(KEY, facts, [Override("linear", provider="nobody")]) == 0
+
+
 def test_when_every_kernel_is_rejected_the_reference_says_so(registry):
     registry.registrar("chip").register("linear", kernel, dtypes=(torch.float16,))
     found = registry.resolve(KEY, {})

@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from torch import fx
 
 from anychip.graph.fold import drop_unused
-from anychip.graph.ir import ModelGraph, QuantizedPart, WeightSpec, argument
-from anychip.graph.replace import Binding, bind, refuse
+from anychip.graph.ir import ModelGraph, QuantizedPart, WeightSpec, argument, resolution
+from anychip.graph.replace import Binding, bind, node_facts, refuse
 from anychip.weights.schemes import Scheme
 from anychip_sdk.errors import PreconditionFailed
 from anychip_sdk.ops import Op, linear_int4, linear_int8, lm_head_int8
+from anychip_sdk.ops.quantized import BLOCKS, WHOLE_ROW
+from anychip_sdk.registry import OpKey
 
 SchemeOf = Callable[[WeightSpec, bool], "Scheme | None"]  #: of a matrix, and whether it makes the logits
 
@@ -37,8 +39,8 @@ def matrices(model: ModelGraph) -> list[tuple[fx.Node, WeightSpec, bool]]:
     return found
 
 
-def quantize(model: ModelGraph, binding: Binding, scheme_of: SchemeOf) -> Counter[Scheme]:
-    """Rewrite the graph in place; returns how many matrices got which scheme.
+def quantize(model: ModelGraph, binding: Binding, scheme_of: SchemeOf) -> Counter[str]:
+    """Rewrite the graph in place; returns in words how matrices are held and multiplied, with their number.
 
     Raises:
         PreconditionFailed: for all matrices at once whose shape the scheme can't hold.
@@ -52,16 +54,20 @@ def quantize(model: ModelGraph, binding: Binding, scheme_of: SchemeOf) -> Counte
         message = f"{len(problems)} matrices can't be quantized so:\n  " + "\n  ".join(problems[:8])
         raise PreconditionFailed(message, hint="set model.quantization to int4 (groups of 32) or int8 (whole rows)")
     missing: dict[str, str] = {}
+    counts: Counter[str] = Counter()
     for node, spec, scheme in chosen:
         new = _replaced(model, node, spec, scheme)
         assert isinstance(new.target, Op)
+        _choose_block(model, new, new.target, binding)
         problem = bind(model, new, new.target, binding)
         if problem:
             missing.setdefault(new.target.name, problem)
+        else:
+            counts[_in_words(new, new.target, scheme)] += 1
     refuse(missing)
     drop_unused(model)
     model.graph.lint()
-    return Counter(scheme for _, _, scheme in chosen)
+    return counts
 
 
 def _replaced(model: ModelGraph, node: fx.Node, spec: WeightSpec, scheme: Scheme) -> fx.Node:
@@ -79,6 +85,24 @@ def _replaced(model: ModelGraph, node: fx.Node, spec: WeightSpec, scheme: Scheme
     node.replace_all_uses_with(new)
     model.graph.erase_node(node)
     return new
+
+
+def _choose_block(model: ModelGraph, node: fx.Node, op: Op, binding: Binding) -> None:
+    """Have activations rounded in the blocks of the kernel that the backend tries first."""
+    names = [arg.name for arg in op.args]
+    if "block" not in names:
+        return
+    facts = node_facts(model, node, op, binding)
+    choices = [{**facts, "block": block} for block in BLOCKS]
+    key = OpKey(op.name, op.version, binding.dtype)
+    node.update_arg(names.index("block"), BLOCKS[binding.registry.preferred(key, choices, binding.overrides)])
+
+
+def _in_words(node: fx.Node, op: Op, scheme: Scheme) -> str:
+    if "block" not in op.signature.parameters or argument(node, op, "block") != WHOLE_ROW:
+        return str(scheme)
+    kernel = resolution(node).kernel
+    return f"{scheme}, activations rounded by whole rows, as {kernel.provider}/{kernel.name} does"
 
 
 __all__ = ["WHOLE_BLOCKS", "SchemeOf", "matrices", "quantize"]

@@ -166,11 +166,11 @@ def _blocks_of_integers(recipe: Recipe, graph: ModelGraph, scheme_of: SchemeOf) 
     return {policy: FusionDecision(policy, 0, reason, refused=True) for policy in blocks}
 
 
-def _quantization(recipe: Recipe, schemes: Counter[Scheme]) -> Decision[str]:
+def _quantization(recipe: Recipe, held: Counter[str]) -> Decision[str]:
     wanted = recipe.model.quantization
     if wanted == "none":
         return Decision(wanted, "weights are held in dtype")
-    counts = "; ".join(f"{count} matrices {scheme}" for scheme, count in schemes.items())
+    counts = "; ".join(f"{count} matrices {how}" for how, count in held.items())
     return Decision(wanted, counts or "the checkpoint holds no 8- or 4-bit integers")
 
 

@@ -12,6 +12,7 @@ from anychip_sdk.conformance.context import Context, derived_seed
 from anychip_sdk.conformance.requirements import Violation
 from anychip_sdk.ops.base import CATALOGUE, Op
 from anychip_sdk.ops.facts import product_facts
+from anychip_sdk.ops.quantized import BLOCKS
 from anychip_sdk.registry import Fact, Kernel, OpKey, dtype_name
 from anychip_sdk.testing.cases import DIMENSIONS, random_case
 
@@ -51,7 +52,21 @@ def trial(
     chosen: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     seed = derived_seed(f"{context.seed}/{op_name}/{salt}/{sorted(sizes.items())}")
     args = random_case(op_name, chosen, seed, strided=strided, bias=seed % 3 != 0, **sizes)
-    return resolved(context, op_name, chosen, args, sizes)
+    return resolved(context, op_name, chosen, _in_blocks(context, CATALOGUE[op_name], chosen, args, sizes), sizes)
+
+
+def _in_blocks(
+    context: Context, op: Op, dtype: torch.dtype, args: tuple[Any, ...], sizes: Mapping[str, int]
+) -> tuple[Any, ...]:
+    """The arguments with activations rounded in the blocks that a plan would have this backend round them in."""
+    names = [arg.name for arg in op.args]
+    if "block" not in names:
+        return args
+    facts = facts_of(op, args, dtype, {**DIMENSIONS, **sizes})
+    choices = [{**facts, "block": block} for block in BLOCKS]
+    place = context.backend.ops.preferred(OpKey(op.name, op.version, dtype), choices)
+    at = names.index("block")
+    return (*args[:at], BLOCKS[place], *args[at + 1 :])
 
 
 def resolved(

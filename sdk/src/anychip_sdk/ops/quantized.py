@@ -2,8 +2,8 @@
 
 A weight is a whole number times a scale that a row, or a group of neighbours within a row, shares. Activations are
 rounded to whole numbers on the way in, each block of neighbours by its largest number; products are sums of whole
-numbers. One scale for a whole row of activations would be cheaper, but a few features of most models are so much
-larger than all others that these would drown in it.
+numbers. One scale for a whole row of activations is cheaper, and all that some chips' products have; but a few features
+of most models are so much larger than all others that these drown in it, so that 8 bits have blocks of either size.
 """
 
 from __future__ import annotations
@@ -15,22 +15,28 @@ from anychip_sdk.ops.base import Arg, accumulated, accurate, op
 #: values of a row that lie in 16 bytes: byte j holds value j in its lower half and value j + 16 in its upper one
 PACKED = 32
 BLOCK = 32  #: activations of a row that are rounded together; the last block may be shorter
+WHOLE_ROW = 0  #: as a block: all activations of a row are rounded together
+BLOCKS = (BLOCK, WHOLE_ROW)  #: the more accurate first
 LEVELS = 127.0  #: the largest number of a block becomes this or its negative
 LEAST = 2.0**-100  #: a block without a larger number counts as zero
 
-X = Arg("x", "[..., in]", doc="of 32 neighbours each is rounded to a multiple of the largest / 127, ties to even")
+X = Arg(
+    "x", "[..., in]", doc="of a block of neighbours each is rounded to a multiple of the largest / 127, ties to even"
+)
 WEIGHT = Arg("weight", "[out, in]", "int8", weight=True)
 SCALE = Arg("scale", "[out, groups]", "float32", weight=True, doc="each for in / groups neighbours of a row")
 BIAS = Arg("bias", "[out]", optional=True, weight=True)
+ROUNDING = Arg("block", dtype="int", doc="neighbours of x that are rounded together: 32, or 0 for the whole row")
 
 
-def rounded(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def rounded(x: torch.Tensor, block: int = BLOCK) -> tuple[torch.Tensor, torch.Tensor]:
     """Whole numbers of -127 .. 127 and each one's scale, in the dtype that references compute in.
 
     A block with a number that is none, or infinite, is all not a number.
     """
     wide = x.to(accurate(x.dtype))
-    blocks: torch.Tensor = torch.nn.functional.pad(wide, (0, -x.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    size = block or x.shape[-1]
+    blocks: torch.Tensor = torch.nn.functional.pad(wide, (0, -x.shape[-1] % size)).unflatten(-1, (-1, size))
     largest = blocks.abs().amax(dim=-1, keepdim=True)
     scale = torch.where(largest < LEAST, torch.zeros_like(largest), largest / LEVELS).expand_as(blocks)
     scale = scale.flatten(-2)[..., : x.shape[-1]]
@@ -63,18 +69,20 @@ def packed(levels: torch.Tensor) -> torch.Tensor:
     return (blocks[..., 0, :] | blocks[..., 1, :] << 4).flatten(-2)
 
 
-def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    levels, scale = rounded(x)
+def _product(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, block: int = BLOCK
+) -> torch.Tensor:
+    levels, scale = rounded(x, block)
     wide_bias = None if bias is None else bias.to(scale.dtype)
     return torch.nn.functional.linear(levels * scale, weight.to(scale.dtype), wide_bias)
 
 
-@op(X, WEIGHT, SCALE, BIAS, returns=Arg("out", "[..., out]"), error=accumulated("in"))
+@op(X, WEIGHT, SCALE, BIAS, ROUNDING, returns=Arg("out", "[..., out]"), error=accumulated("in"))
 def linear_int8(
-    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None, block: int = BLOCK
 ) -> torch.Tensor:
     """round(x) @ (weight * scale).T + bias with 8-bit weights; a row has one scale or one for every group."""
-    return _product(x, dequantized_int8(weight, scale.to(accurate(x.dtype))), bias).to(x.dtype)
+    return _product(x, dequantized_int8(weight, scale.to(accurate(x.dtype))), bias, block).to(x.dtype)
 
 
 @op(
@@ -93,7 +101,10 @@ def linear_int4(
     minimum: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """round(x) @ (level * scale + minimum).T + bias, or (level - 8) * scale without a minimum; in is 32 times any."""
+    """round(x) @ (level * scale + minimum).T + bias, or (level - 8) * scale without a minimum.
+
+    `in` is 32 times any; activations are rounded in blocks of 32.
+    """
     exact = accurate(x.dtype)
     least = None if minimum is None else minimum.to(exact)
     return _product(x, dequantized_int4(weight, scale.to(exact), least), bias).to(x.dtype)
@@ -103,18 +114,22 @@ def linear_int4(
     Arg("x", "[rows, in]", doc=X.doc),
     WEIGHT,
     SCALE,
+    ROUNDING,
     returns=Arg("logits", "[rows, out]", "float32"),
     error=accumulated("in"),
 )
-def lm_head_int8(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+def lm_head_int8(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, block: int = BLOCK) -> torch.Tensor:
     """`linear_int8` to float32 (float64 for float64), whatever the model's dtype: what sampling starts from."""
-    return _product(x, dequantized_int8(weight, scale.to(accurate(x.dtype))), None)
+    return _product(x, dequantized_int8(weight, scale.to(accurate(x.dtype))), block=block)
 
 
 __all__ = [
     "BLOCK",
+    "BLOCKS",
     "LEAST",
+    "LEVELS",
     "PACKED",
+    "WHOLE_ROW",
     "dequantized_int4",
     "dequantized_int8",
     "linear_int4",

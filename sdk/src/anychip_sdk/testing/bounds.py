@@ -16,7 +16,7 @@ import torch
 from anychip_sdk.ops.attention import paged_attention
 from anychip_sdk.ops.base import Arg, AttentionBatch, Op
 from anychip_sdk.ops.norm import normalise
-from anychip_sdk.ops.quantized import dequantized_int4, dequantized_int8, rounded
+from anychip_sdk.ops.quantized import BLOCK, dequantized_int4, dequantized_int8, rounded
 from anychip_sdk.ops.sampling import apply_penalties
 
 F32_EPS = torch.finfo(torch.float32).eps
@@ -94,9 +94,11 @@ def _products(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None =
     return [Terms(sums * max(1, x.shape[-1]) ** 0.5)]
 
 
-def _rounded_products(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> list[Terms]:
+def _rounded_products(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, block: int = BLOCK
+) -> list[Terms]:
     """Whole numbers sum without error; only what is so near a tie that float32 can't tell may be a step off."""
-    levels, scale = rounded(x)
+    levels, scale = rounded(x, block)
     [products] = _products(levels * scale, weight, bias)
     ratio = torch.where(scale == 0, 0.0, x / scale).abs()
     steps = torch.where((ratio % 1 - 0.5).abs() <= 4 * F32_EPS * ratio, scale, 0.0)
@@ -104,9 +106,9 @@ def _rounded_products(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
 
 
 def _linear_int8(
-    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None, block: int = BLOCK
 ) -> list[Terms]:
-    return _rounded_products(x, dequantized_int8(weight, scale), bias)
+    return _rounded_products(x, dequantized_int8(weight, scale), bias, block)
 
 
 def _linear_int4(
@@ -181,7 +183,7 @@ _TERMS: Mapping[str, Callable[..., Sequence[Terms | None]]] = {
     "linear_int4": _linear_int4,
     "linear_int8": _linear_int8,
     "lm_head": _products,
-    "lm_head_int8": _linear_int8,
+    "lm_head_int8": lambda x, weight, scale, block=BLOCK: _linear_int8(x, weight, scale, None, block),
     "paged_attention": _attention,
     "qk_norm_rope": _qk_norm_rope,
     "rope": _rope,

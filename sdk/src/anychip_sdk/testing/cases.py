@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from anychip_sdk.ops.base import CATALOGUE, AttentionBatch
-from anychip_sdk.ops.quantized import PACKED
+from anychip_sdk.ops.quantized import BLOCK, PACKED
 
 #: sizes that a case takes unless it is told others
 DIMENSIONS: Mapping[str, int] = {
@@ -30,6 +30,7 @@ DIMENSIONS: Mapping[str, int] = {
     "context_min": 1,  # of rows that are one query or a part of a prompt
     "context_max": 40,
     "window": 0,  # 0: none
+    "block": BLOCK,  # 0: the whole row
 }
 EPS = 1e-6
 Args = tuple[Any, ...]
@@ -247,7 +248,7 @@ def _int8(case: _Case, rows: int, columns: int) -> Args:
 
 def _linear_int8(case: _Case) -> Args:
     x = case.floats(case["tokens"], case["hidden"])
-    return x, *_int8(case, case["out"], case["hidden"]), case.vector(case["out"])
+    return x, *_int8(case, case["out"], case["hidden"]), case.vector(case["out"]), case["block"]
 
 
 def _linear_int4(case: _Case) -> Args:
@@ -324,6 +325,7 @@ _MAKERS: Mapping[str, Callable[[_Case], Args]] = {
     "lm_head_int8": lambda case: (
         case.floats(case["rows"], case["hidden"]),
         *_int8(case, case["vocab"], case["hidden"]),
+        case["block"],
     ),
     "mha": _mha,
     "mul": _two,

@@ -11,7 +11,7 @@ from anychip_cpu.kernels import blocks, cache, elementwise, linear, norm, packed
 from anychip_cpu.kernels.attention import NativeAttention, PagedAttention
 from anychip_cpu.kernels.rows import Rows
 from anychip_sdk.ops import apply_logit_bias
-from anychip_sdk.registry import KernelFunction, Need, Registrar, multiple_of
+from anychip_sdk.registry import KernelFunction, Need, Registrar, multiple_of, one_of
 
 FLOATS = (torch.bfloat16, torch.float32, torch.float16)
 
@@ -35,7 +35,10 @@ def register(registry: Registrar) -> None:
     needs = {**_absence(library), "group_size": multiple_of(quantized.BLOCK)}
     for name in quantized.OPS:
         kernel = getattr(products, name)
-        registry.register(name, kernel, dtypes=FLOATS, requires=needs, prepares_weight=True, name="native")
+        blocks_need = {} if name == "linear_int4" else {"block": one_of(quantized.BLOCK)}
+        registry.register(
+            name, kernel, dtypes=FLOATS, requires={**needs, **blocks_need}, prepares_weight=True, name="native"
+        )
     for name, kernel in _natives(rows).items():
         registry.register(name, kernel, dtypes=FLOATS, requires=_absence(library), name="native")
     for name, kernel in _SIMPLE.items():

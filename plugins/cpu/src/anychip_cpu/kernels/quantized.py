@@ -36,8 +36,14 @@ class Products:
         self._library = library
 
     def linear_int8(
-        self, x: torch.Tensor, weight: Packed, scale: torch.Tensor, bias: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        weight: Packed,
+        scale: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        block: int = BLOCK,
     ) -> torch.Tensor:
+        assert block == BLOCK
         return self._multiply(x, weight, scale, None, bias, x.dtype, 8)
 
     def linear_int4(
@@ -50,7 +56,8 @@ class Products:
     ) -> torch.Tensor:
         return self._multiply(x, weight, scale, minimum, bias, x.dtype, 4)
 
-    def lm_head_int8(self, x: torch.Tensor, weight: Packed, scale: torch.Tensor) -> torch.Tensor:
+    def lm_head_int8(self, x: torch.Tensor, weight: Packed, scale: torch.Tensor, block: int = BLOCK) -> torch.Tensor:
+        assert block == BLOCK
         return self._multiply(x, weight, scale, None, None, torch.float32, 8)
 
     def _multiply(

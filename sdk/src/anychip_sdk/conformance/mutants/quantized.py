@@ -6,15 +6,17 @@ import torch
 
 from anychip_sdk.conformance.mutants.base import mutant
 from anychip_sdk.ops import CATALOGUE
-from anychip_sdk.ops.quantized import dequantized_int8, packed, rounded, unpacked
+from anychip_sdk.ops.quantized import BLOCK, dequantized_int8, packed, rounded, unpacked
 
 Tensor = torch.Tensor
 
 
 @mutant("AC-OP-001", op="linear_int8")
-def activations_are_truncated(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
+def activations_are_truncated(
+    x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None = None, block: int = BLOCK
+) -> Tensor:
     """Activations are rounded towards zero, not to the nearest level."""
-    levels, step = rounded(x)
+    levels, step = rounded(x, block)
     exact = torch.where(step == 0, torch.zeros_like(step), x.to(step.dtype) / step)
     shortened = torch.where(levels.abs() > exact.abs(), levels - levels.sign(), levels) * step
     total = shortened @ dequantized_int8(weight, scale.to(step.dtype)).T
@@ -32,9 +34,9 @@ def nibbles_are_neighbours(
 
 
 @mutant("AC-OP-001", op="lm_head_int8")
-def scales_are_the_next_rows(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+def scales_are_the_next_rows(x: Tensor, weight: Tensor, scale: Tensor, block: int = BLOCK) -> Tensor:
     """Each logit is scaled like the one behind it."""
-    found: Tensor = CATALOGUE["lm_head_int8"].reference(x, weight, scale.roll(-1, 0))
+    found: Tensor = CATALOGUE["lm_head_int8"].reference(x, weight, scale.roll(-1, 0), block)
     return found
 
 
