@@ -13,6 +13,7 @@ from anychip_kunlun.compatibility import judge
 from anychip_kunlun.device import KunlunDevice
 from anychip_kunlun.diagnose import findings
 from anychip_kunlun.graphs import STACK_VARIABLE, compile_pieces, graphs_wanted
+from anychip_kunlun.kernels import quantized
 from anychip_kunlun.kernels.linear import Linear
 from anychip_kunlun.kv import KunlunKVPool
 from anychip_kunlun.probe import has_kernels, probe
@@ -93,7 +94,9 @@ class KunlunPlugin:
 
     @hookimpl
     def anychip_prepare_weight(self, name: str, tensor: torch.Tensor, op: str) -> PreparedWeight | None:
-        """Weights stay as they are; a product's is checked before anybody is served with it."""
+        """Weights stay as they are, but for int8's scales; a product's is checked before anybody is served with it."""
+        if op == "linear_int8":
+            return quantized.prepare(tensor)
         if op in PRODUCTS and tensor.dim() == 2 and tensor.numel():
             self._check(name, tensor, op)
         return None

@@ -9,7 +9,9 @@ import torch
 
 from anychip import backends
 from anychip.engine.request import GenerateRequest, SamplingParams
+from anychip_kunlun.kernels.quantized import Int8Rows
 from anychip_sdk.errors import DeviceLost, MemoryInsufficient
+from anychip_sdk.ops import linear_int8
 from support.engines import core_of, greedy, loaded, make_recipe, random_prompts, run
 from support.tiny_models import make_tiny
 
@@ -65,6 +67,26 @@ def test_after_load_and_warm_up_no_step_calls_the_driver_or_compiles(make_rig, m
         before = allocations(rig), len(rig.machine._compiled)
         run(core, greedy(random_prompts(6, [3, 50, 200]), 6))
         assert (allocations(rig), len(rig.machine._compiled)) == before
+
+
+def test_int8_is_served_by_the_vendors_product_with_the_ops_own_tokens(make_rig, model, monkeypatch):
+    held = {"dtype": "float32", "quantization": "int8"}
+    fusion = {"policies": ["qkv_proj", "gate_up_proj"], "on_missing": "error"}
+    said = make_recipe(model, model=held, backend=KUNLUN, fusion=fusion, memory={"kv_tokens": 2048})
+    prompts, rig = random_prompts(3, [5, 60]), make_rig()
+    with core_of(said, rig.backend) as core:
+        row = next(one for one in core.plan.ops if one.op == "linear_int8")
+        assert (row.provider, row.kernel) == ("kunlun", "quant2d+matmul")
+        assert "activations rounded by whole rows, as kunlun/quant2d+matmul does" in core.plan.model.quantization.reason
+        served = run(core, greedy(prompts, 8))
+    assert rig.machine.launches["quant2d"] == rig.machine.launches["matmul"] > 0
+
+    def as_the_op_says(self, x, weight, absmax, bias=None, block=0):
+        return linear_int8(x, weight, absmax.unsqueeze(1) / 127, bias, block)
+
+    monkeypatch.setattr(Int8Rows, "linear_int8", as_the_op_says)
+    with core_of(said, make_rig().backend) as core:
+        assert run(core, greedy(prompts, 8)) == served
 
 
 @pytest.mark.slow

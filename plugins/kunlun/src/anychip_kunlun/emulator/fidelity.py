@@ -208,6 +208,7 @@ FIDELITY: tuple[Row, ...] = (
         ("quant2d", "dequant2d_per_token", "matmul"),
     ),
     Row("int8 rounds half to even", "the vendor's kernels are closed", "inferred", ("quant2d",)),
+    Row("the absolute maximum of a row with a NaN is NaN", "the vendor's kernels are closed", "inferred", ("quant2d",)),
     Row(
         "samplers take float32 probabilities and int32 k, and return int32",
         "vLLM-Kunlun v1/sample/ops/topk_topp_sampler.py",

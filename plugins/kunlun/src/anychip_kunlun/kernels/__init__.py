@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import torch
 
@@ -11,7 +12,7 @@ from anychip_kunlun.kernels.attention import Attention
 from anychip_kunlun.kernels.blocks import Blocks
 from anychip_kunlun.kernels.cache import Cache, copy_pages
 from anychip_kunlun.kernels.linear import Linear
-from anychip_kunlun.kernels.quantized import QUANTIZED
+from anychip_kunlun.kernels.quantized import QUANTIZED, ROW_NEEDS, Int8Rows
 from anychip_kunlun.kernels.rope import Rope
 from anychip_kunlun.kernels.rows import Rows
 from anychip_kunlun.kv import PAGE_SIZES
@@ -49,6 +50,9 @@ def register(registry: Registrar, vendor: VendorOps, has_kernels: Callable[[], b
     offer.on_pages("kv_write", Cache(vendor).kv_write, WRITE)
     offer.on_pages("paged_attention", attention, PREFILL, decodes=True)
     offer.on_pages("mha", blocks.mha, PREFILL, WRITE, "rmsnorm", ROTARY, decodes=True, prepares_weight=True)
+    # before the one on slices: so whole rows are rounded where the vendor has the ops
+    int8 = Int8Rows(vendor).linear_int8
+    offer.fused("linear_int8", int8, "quant2d", "matmul", prepares_weight=True, further=ROW_NEEDS)
     offer.plain("linear", linear.linear, prepares_weight=True)
     offer.plain("lm_head", linear.lm_head, prepares_weight=True)
     own: dict[str, KernelFunction] = {
@@ -80,8 +84,9 @@ class _Offers:
         kernel: KernelFunction,
         *names: str,
         prepares_weight: bool = False,
+        further: Mapping[str, Need] = MappingProxyType({}),
     ) -> None:
-        needs, name = self._contract(names), "+".join(names)
+        needs, name = {**self._contract(names), **further}, "+".join(names)
         self._registry.register(op, kernel, dtypes=FLOATS, requires=needs, name=name, prepares_weight=prepares_weight)
 
     def on_pages(

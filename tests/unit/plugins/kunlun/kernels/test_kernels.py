@@ -124,6 +124,66 @@ def test_quantized_weights_are_widened_slice_by_slice(op, monkeypatch):
     assert check_kernel(CATALOGUE[op], quantized.QUANTIZED[op], args, torch.bfloat16).passed
 
 
+INT8 = CATALOGUE["linear_int8"]
+
+
+def prepared(_name, tensor):
+    return quantized.prepare(tensor).value
+
+
+def int8_rows(rig, x, weight, scale, bias=None):
+    """The vendor's product with weights as the loader hands them over."""
+    parts = (one if one is None else prepared("", one) for one in (weight, scale, bias))
+    return quantized.Int8Rows(rig.plugin._vendor).linear_int8(x, *parts)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=dtype_name)
+@pytest.mark.parametrize("hidden", [1, 70, 1000])
+def test_int8_of_whole_rows_takes_the_vendors_ops(rig, dtype, hidden):
+    rig.open()
+    kernel = chosen(rig, "linear_int8", dtype, block=0, group_size=0, out_features=56).kernel
+    assert (kernel.name, kernel.prepares_weight) == ("quant2d+matmul", True)
+    for bias in (False, True):
+        args = random_case("linear_int8", dtype, seed=6, hidden=hidden, bias=bias, block=0)
+        found = check_kernel(INT8, kernel.function, args, dtype, prepare=prepared)
+        assert found.passed, found
+    assert rig.machine.launches["quant2d"] == rig.machine.launches["matmul"] == 2
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"block": 32}, "block is 32, it needs one of 0"),
+        ({"group_size": 32}, "group_size is 32, it needs one of 0"),
+        ({"out_features": 65537}, "out_features is 65537, it needs at most 65536"),
+    ],
+)
+def test_what_the_int8_product_does_not_take_is_widened(rig, facts, reason):
+    usual = {"block": 0, "group_size": 0, "out_features": 56}
+    found = chosen(rig, "linear_int8", torch.bfloat16, **{**usual, **facts})
+    assert (found.provider, found.kernel.name) == ("kunlun", "torch")
+    assert found.rejected[0].reason == reason
+
+
+def test_int8_rows_that_are_no_numbers_or_next_to_none_are_as_the_op_says(rig):
+    rig.open()
+    x, weight, scale, bias, _ = random_case("linear_int8", torch.float32, seed=1, block=0)
+    x[0, 1], x[1, 2] = torch.nan, torch.inf
+    x[2] = 1e-35
+    out = int8_rows(rig, x, weight, scale, bias)
+    assert out[:2].isnan().all()
+    assert torch.equal(out[2], bias)
+    torch.testing.assert_close(out[3:], INT8(x[3:], weight, scale, bias, 0))
+
+
+def test_int8_takes_views_batches_and_no_rows_at_all(rig):
+    rig.open()
+    x, weight, scale, _, _ = random_case("linear_int8", torch.float32, seed=2, tokens=12, block=0)
+    wide = torch.cat((x, x), dim=1)[:, :48].view(3, 4, 48)
+    torch.testing.assert_close(int8_rows(rig, wide, weight, scale), INT8(wide, weight, scale, None, 0))
+    assert int8_rows(rig, x[:0], weight, scale).shape == (0, 56)
+
+
 def test_halves_of_one_tensor_are_not_copied(rig):
     rig.open()
     both = torch.randn(4, 64)

@@ -113,7 +113,9 @@ def _product(
 ) -> torch.Tensor:
     if x_absmax is None or w_absmax is None:
         return x.float() @ w.float().t()
-    sums = torch._int_mm(x, w.t()).float()
+    # a copy: of a single column torch reads a view's strides wrongly
+    columns = w.t().clone(memory_format=torch.contiguous_format)
+    sums = torch._int_mm(x, columns).float()
     return sums * (x_absmax.view(-1, 1) / INT8_MAX) * (w_absmax.view(1, -1) / INT8_MAX)
 
 

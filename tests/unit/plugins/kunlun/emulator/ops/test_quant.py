@@ -39,8 +39,9 @@ def test_dequantised_rows_are_within_half_a_step(host: Stack) -> None:
     assert bool(((back - x.float()).abs() <= absmax / 254 + 1e-6).all())
 
 
-def test_a_product_of_int8_is_exact_before_it_is_scaled(host: Stack) -> None:
-    x, w, bias = random(5, 64), random(48, 64, seed=1), random(48, seed=2)
+@pytest.mark.parametrize("columns", [1, 64])
+def test_a_product_of_int8_is_exact_before_it_is_scaled(host: Stack, columns: int) -> None:
+    x, w, bias = random(5, columns), random(48, columns, seed=1), random(48, seed=2)
     (x8, x_max), (w8, w_max) = quantised(host, x), quantised(host, w)
     out = torch.empty(5, 48, dtype=torch.bfloat16)
     host.load("kunlun_ops").matmul(x8, w8, out, bias=bias, x_pc_max=x_max, w_pc_max=w_max)
