@@ -54,6 +54,18 @@ def test_replayed_steps_give_the_same_tokens(make_rig, model, policies):
     assert replays(rig) > 0
 
 
+def test_replayed_steps_of_an_int8_model_give_the_same_tokens(make_rig, model):
+    held = {"dtype": "bfloat16", "quantization": "int8"}
+    said = make_recipe(model, model=held, backend=KUNLUN, fusion={"policies": []}, memory={"kv_tokens": 2048})
+    prompts, tokens, rig = random_prompts(5, [3, 70]), [], asked(make_rig())
+    for one in (rig, make_rig()):
+        with core_of(said, one.backend) as core:
+            tokens.append(run(core, greedy(prompts, 8)))
+    assert tokens[0] == tokens[1]
+    assert replays(rig) > 0
+    assert rig.machine.launches["quant2d"] > 0
+
+
 def test_every_size_is_captured_by_the_first_step(make_rig, model):
     rig = asked(make_rig())
     with core_of(recipe(model), rig.backend) as core:
