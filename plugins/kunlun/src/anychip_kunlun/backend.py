@@ -95,9 +95,12 @@ class KunlunPlugin:
     @hookimpl
     def anychip_prepare_weight(self, name: str, tensor: torch.Tensor, op: str) -> PreparedWeight | None:
         """Weights stay as they are, but for int8's scales; a product's is checked before anybody is served with it."""
+        is_matrix = tensor.dim() == 2 and tensor.numel() > 0
         if op == "linear_int8":
+            if is_matrix and not tensor.is_floating_point():
+                self._check_int8(name, tensor, op)
             return quantized.prepare(tensor)
-        if op in PRODUCTS and tensor.dim() == 2 and tensor.numel():
+        if op in PRODUCTS and is_matrix:
             self._check(name, tensor, op)
         return None
 
@@ -120,6 +123,10 @@ class KunlunPlugin:
     @cached_property
     def _check(self) -> LinearCheck:
         return LinearCheck(Linear(self._vendor).linear)
+
+    @cached_property
+    def _check_int8(self) -> LinearCheck:
+        return LinearCheck(quantized.Int8Rows(self._vendor).unscaled)
 
     def _environment(self) -> dict[str, str]:
         """The recommended variables; both of visible devices, where the user set one; graphs, where they are wanted."""

@@ -3,8 +3,10 @@
 import pytest
 import torch
 
-from anychip_kunlun.selfcheck import LinearCheck
+from anychip_kunlun.kernels.quantized import Int8Rows
+from anychip_kunlun.selfcheck import TOKENS, LinearCheck
 from anychip_sdk.errors import KernelMissing
+from anychip_sdk.ops import linear_int8
 
 WEIGHT = torch.randn(40, 16, generator=torch.Generator().manual_seed(1))
 
@@ -33,6 +35,38 @@ def test_the_first_wrong_column_is_named_for_one_token_and_for_several(tokens):
     with pytest.raises(KernelMissing, match=r"linear: .* with w \[40, 16\] is wrong from column 33 on") as refused:
         LinearCheck(wrong_from(33, tokens))("w", WEIGHT.half(), "linear")
     assert refused.value.hint.endswith("[{op: linear, dtype: float16, compute_dtype: bfloat16}]")
+
+
+LEVELS = torch.randint(-127, 128, (40, 64), generator=torch.Generator().manual_seed(2)).to(torch.int8)
+
+
+def rounded_rows(x, weight):
+    levels = torch.ones(len(weight), 1)
+    return linear_int8(x, weight, levels, None, 0)
+
+
+def test_a_product_of_integers_passes_with_its_rounded_activations():
+    LinearCheck(rounded_rows)("w", LEVELS, "linear_int8")
+
+
+def test_a_wrong_product_of_integers_is_left_to_the_reference():
+    def wrong(x, weight):
+        out = rounded_rows(x, weight)
+        out[:, 33:] = -out[:, 33:]
+        return out
+
+    with pytest.raises(KernelMissing, match=r"linear_int8: the chip's int8 product .* is wrong from column 33") as told:
+        LinearCheck(wrong)("w", LEVELS, "linear_int8")
+    assert told.value.hint.endswith("[{op: linear_int8, ban: [kunlun]}]")
+
+
+def test_int8_weights_are_checked_when_they_are_prepared(rig, monkeypatch):
+    device = rig.open()
+    assert rig.backend.prepare_weight("w", LEVELS, "linear_int8", device).value.dtype == torch.int8
+    assert rig.machine.launches["matmul"] == len(TOKENS)
+    monkeypatch.setattr(Int8Rows, "linear_int8", lambda self, x, weight, absmax: x @ -weight.T.to(x.dtype))
+    with pytest.raises(KernelMissing, match="int8 product of 1 tokens with w"):
+        rig.backend.prepare_weight("w", LEVELS[:39], "linear_int8", device)
 
 
 def test_a_shape_is_checked_once_per_dtype():

@@ -51,6 +51,10 @@ class Int8Rows:
             self._vendor.call("matmul", x=levels, w=weight, out=out, bias=bias, x_pc_max=largest, w_pc_max=absmax)
         return out.view(*x.shape[:-1], len(weight))
 
+    def unscaled(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """The product with the whole numbers themselves."""
+        return self.linear_int8(x, weight, torch.full((len(weight),), LEVELS, device=weight.device))
+
 
 def prepare(tensor: torch.Tensor) -> PreparedWeight:
     """A weight of linear_int8 as it is; of its scales, the absolute maxima; its bias in float32."""
