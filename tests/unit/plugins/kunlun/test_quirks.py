@@ -118,16 +118,14 @@ def test_the_suite_names_the_requirement_that_a_quirk_breaks(make_rig, settings,
 
 def test_a_missing_op_shows_as_a_fallback_with_its_reason_or_is_forbidden(make_rig, model):
     backend = make_rig(missing_ops=("swiglu",)).backend
-    unfused = {"policies": ["silu_mul"]}
-    plan = prepare_on(recipe(model, fusion={**unfused, "on_missing": "warn"}), backend).plan
-    assert any("silu_mul" in warning for warning in plan.warnings)
+    named = {"policies": ["mha", "ffn"], "on_missing": "warn"}
+    plan = prepare_on(recipe(model, fusion=named), backend).plan
+    assert any("needs kunlun_ops with swiglu" in warning for warning in plan.warnings)
+    assert {one.op for one in plan.ops if one.is_fallback} == {"silu", "mul"}
     with pytest.raises(FusionRefused, match="ffn"):
-        prepare_on(recipe(model), backend)
-    with pytest.raises(KernelMissing, match=r"which ops\.fallback forbids: kunlun/rmsnorm"):
-        prepare_on(
-            recipe(model, fusion={"policies": []}, ops={"fallback": "forbid"}),
-            make_rig(missing_ops=("rmsnorm",)).backend,
-        )
+        prepare_on(recipe(model, fusion={**named, "on_missing": "error"}), backend)
+    with pytest.raises(KernelMissing, match=r"op silu .*which ops\.fallback forbids"):
+        prepare_on(recipe(model, fusion=named, ops={"fallback": "forbid"}), backend)
 
 
 def test_a_fragmented_card_says_what_is_reserved_in_pieces(make_rig):

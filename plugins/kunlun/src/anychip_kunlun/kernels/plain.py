@@ -66,9 +66,7 @@ PLAIN: dict[str, KernelFunction] = {
     "embedding": embedding,
     "gelu": gelu,
     "gelu_mul": gelu_mul,
-    "mul": torch.mul,
     "select_rows": select_rows,
-    "silu": functional.silu,
 }
 
 __all__ = ["PLAIN", "Sampling"]

@@ -47,7 +47,11 @@ def test_fused_ops_are_within_bounds_on_both_generations(make_rig, op, dtype, ge
         checked(rig, op, dtype, strided=strided)
 
 
-@pytest.mark.parametrize("op", sorted(set(CATALOGUE) - set(FUSED)))
+#: only ever seen apart where the fused op is missing, which then has to show
+FALLBACKS = {"mul", "silu"}
+
+
+@pytest.mark.parametrize("op", sorted(set(CATALOGUE) - set(FUSED) - FALLBACKS))
 def test_the_others_are_within_bounds(rig, op):
     rig.open()
     dtype = torch.float32 if op in ("argmax", "sample", "apply_penalties", "apply_logit_bias") else torch.bfloat16
