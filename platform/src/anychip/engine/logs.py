@@ -1,4 +1,4 @@
-"""Set up structured logs: one JSON object a line, on standard error.
+"""Set up structured logs, on standard error: one JSON object a line in processes of our own.
 
 Knows the format; knows nothing of what is logged.
 """
@@ -26,4 +26,13 @@ def configure_logs() -> None:
     )
 
 
-__all__ = ["configure_logs"]
+def default_logs() -> None:
+    """For somebody else's process: what it has configured stays, else warnings go to standard error."""
+    if not structlog.is_configured():
+        structlog.configure(
+            wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+            logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # what it is when something is logged
+        )
+
+
+__all__ = ["configure_logs", "default_logs"]
