@@ -27,12 +27,9 @@ def configure_logs() -> None:
 
 
 def default_logs() -> None:
-    """For somebody else's process: what it has configured stays, else warnings go to standard error."""
+    """For somebody else's process: what it has configured stays, else logs go to what is standard error just then."""
     if not structlog.is_configured():
-        structlog.configure(
-            wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-            logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # what it is when something is logged
-        )
+        structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
 
 
 __all__ = ["configure_logs", "default_logs"]
