@@ -203,7 +203,8 @@ def test_the_vendor_example_serves_smollm2_by_name(machine):
         assert done.returncode == 0, done.stderr
         assert "backend  acme 0.1.0 (named by the recipe) on acme:0, Acme One" in done.stderr
         question = "What is the capital of France? Answer in one sentence."
-        answer = machine.run("chat", "acme", "--message", question, "--max-tokens", "30", timeout_s=280)
-        assert "Paris" in answer.stdout, answer.stderr
+        body = {"model": "smollm2", "messages": [{"role": "user", "content": question}], "temperature": 0}
+        answer = httpx.post(f"{machine.url}/v1/chat/completions", json=body, trust_env=False, timeout=280)
+        assert "Paris" in answer.json()["choices"][0]["message"]["content"]
     finally:
         machine.run("down", "acme")
