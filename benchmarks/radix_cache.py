@@ -22,44 +22,24 @@ import torch
 
 from anychip.engine.radix_cache import RadixCache
 from anychip.engine.sequence import encode
-from anychip_sdk.kv import TOKEN_MAJOR, KVLayout, KVPool, KVStats, PageLedger
+from anychip_sdk.kv import TOKEN_MAJOR, KVLayout, KVPool, LedgerKVPool
 
 PAGE = 16
 PROMPT_PAGES = 256
 EVICTED_PAGES = 1000
 
 
-class LedgerPool(KVPool):
+class BarePool(LedgerKVPool):
     """The book-keeping of a pool without its memory."""
 
     def __init__(self, pages: int) -> None:
-        self._layout = KVLayout(PAGE, pages, TOKEN_MAJOR, torch.bfloat16, 4)
-        self._ledger = PageLedger(pages)
-
-    @property
-    def layout(self) -> KVLayout:
-        return self._layout
-
-    def alloc(self, count: int) -> list[int]:
-        return self._ledger.alloc(count)
-
-    def free(self, pages: Sequence[int]) -> None:
-        self._ledger.free(pages)
-
-    def retain(self, pages: Sequence[int]) -> None:
-        self._ledger.retain(pages)
-
-    def refcount(self, page: int) -> int:
-        return self._ledger.refcount(page)
+        super().__init__(KVLayout(PAGE, pages, TOKEN_MAJOR, torch.bfloat16, 4))
 
     def copy_pages(self, src: Sequence[int], dst: Sequence[int]) -> None:
         raise NotImplementedError("this pool has no memory")
 
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         raise NotImplementedError("this pool has no memory")
-
-    def stats(self) -> KVStats:
-        return self._ledger.stats()
 
 
 class Tree(NamedTuple):
@@ -142,7 +122,7 @@ def main() -> None:
     print(f"{'tree':<8} {'prefixes':>9} {'pages':>9}{columns}   (least / median)")
     for name, make in TREES.items():
         for prefixes in options.prefixes:
-            pool = LedgerPool(9 * prefixes + PROMPT_PAGES)
+            pool = BarePool(9 * prefixes + PROMPT_PAGES)
             tree = make(prefixes, pool)
             pages = tree.cache.pages_evictable
             times = measure(tree, options.repeats)

@@ -12,34 +12,20 @@ from anychip.engine.batch import Batch
 from anychip.engine.kv_tables import slots
 from anychip.engine.request import SamplingParams
 from anychip.engine.sequence import derive_seed, uniform
-from anychip_sdk.kv import TOKEN_MAJOR, KVLayout, KVPool, KVStats, PageLedger
+from anychip_sdk.kv import TOKEN_MAJOR, KVLayout, LedgerKVPool
 
 
-class FakePool(KVPool):
+class FakePool(LedgerKVPool):
     def __init__(self, pages: int, page_size: int) -> None:
-        self._layout = KVLayout(page_size, pages, TOKEN_MAJOR, torch.float32, 4)
-        self._ledger = PageLedger(pages)
+        super().__init__(KVLayout(page_size, pages, TOKEN_MAJOR, torch.float32, 4))
         self.content: dict[int, tuple[int, int]] = {}  # slot: (position, token)
 
-    @property
-    def layout(self) -> KVLayout:
-        return self._layout
-
     def alloc(self, count: int) -> list[int]:
-        pages = self._ledger.alloc(count)
+        pages = super().alloc(count)
         for page in pages:  # what a page held before must not matter
             for slot in self._slots(page):
                 self.content.pop(slot, None)
         return pages
-
-    def free(self, pages: Sequence[int]) -> None:
-        self._ledger.free(pages)
-
-    def retain(self, pages: Sequence[int]) -> None:
-        self._ledger.retain(pages)
-
-    def refcount(self, page: int) -> int:
-        return self._ledger.refcount(page)
 
     def copy_pages(self, src: Sequence[int], dst: Sequence[int]) -> None:
         for source, target in zip(src, dst, strict=True):
@@ -50,9 +36,6 @@ class FakePool(KVPool):
 
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         raise IndexError(index)  # it has no layers
-
-    def stats(self) -> KVStats:
-        return self._ledger.stats()
 
     def _slots(self, page: int) -> range:
         size = self._layout.page_size

@@ -174,26 +174,12 @@ class PageLedger:
                 raise ValueError(message)
 
 
-class SlabKVPool(KVPool):
-    """The default pool: one slab, [layers, 2, pages, page_size, kv_heads, head_dim], in ordinary device memory."""
+class LedgerKVPool(KVPool):
+    """A pool whose pages a ledger keeps: what is left to do is where the keys and values lie."""
 
-    def __init__(self, spec: KVSpec, device: Device) -> None:
-        itemsize = spec.dtype.itemsize
-        bytes_per_token = 2 * spec.layers * spec.kv_heads * spec.head_dim * itemsize
-        bytes_per_page = bytes_per_token * spec.page_size
-        pages = spec.budget_bytes // bytes_per_page
-        if spec.pages_max is not None:
-            pages = min(pages, spec.pages_max)
-        if pages < 1:
-            message = f"KV pool: one page takes {bytes_per_page} bytes, the budget is {spec.budget_bytes}"
-            raise MemoryInsufficient(message)
-        self._layout = KVLayout(spec.page_size, pages, TOKEN_MAJOR, spec.dtype, bytes_per_token)
-        self._device = device
-        self._buffer = device.alloc(pages * bytes_per_page, self._layout.alignment)
-        shape = (spec.layers, 2, pages, spec.page_size, spec.kv_heads, spec.head_dim)
-        self._slab = self._buffer.view(spec.dtype).view(shape)
-        self._layers = [(self._slab[i, 0], self._slab[i, 1]) for i in range(spec.layers)]
-        self._ledger = PageLedger(pages)
+    def __init__(self, layout: KVLayout) -> None:
+        self._layout = layout
+        self._ledger = PageLedger(layout.pages)
 
     @property
     def layout(self) -> KVLayout:
@@ -211,6 +197,38 @@ class SlabKVPool(KVPool):
     def refcount(self, page: int) -> int:
         return self._ledger.refcount(page)
 
+    def stats(self) -> KVStats:
+        return self._ledger.stats()
+
+
+class SlabKVPool(LedgerKVPool):
+    """The default pool: one slab, [layers, 2, pages, page_size, kv_heads, head_dim], in ordinary device memory.
+
+    Args:
+        heads_first: a page's heads lie before its tokens in memory; `layer` gives the same axes either way.
+        alignment: of the slab, in bytes.
+    """
+
+    def __init__(
+        self, spec: KVSpec, device: Device, *, heads_first: bool = False, alignment: int = KVLayout.alignment
+    ) -> None:
+        itemsize = spec.dtype.itemsize
+        bytes_per_token = 2 * spec.layers * spec.kv_heads * spec.head_dim * itemsize
+        bytes_per_page = bytes_per_token * spec.page_size
+        pages = spec.budget_bytes // bytes_per_page
+        if spec.pages_max is not None:
+            pages = min(pages, spec.pages_max)
+        if pages < 1:
+            message = f"KV pool: one page takes {bytes_per_page} bytes, the budget is {spec.budget_bytes}"
+            raise MemoryInsufficient(message)
+        super().__init__(KVLayout(spec.page_size, pages, TOKEN_MAJOR, spec.dtype, bytes_per_token, alignment))
+        self._device = device
+        self._buffer = device.alloc(pages * bytes_per_page, alignment)
+        page = (spec.kv_heads, spec.page_size) if heads_first else (spec.page_size, spec.kv_heads)
+        self._slab = self._buffer.view(spec.dtype).view(spec.layers, 2, pages, *page, spec.head_dim)
+        token_major = self._slab.transpose(3, 4) if heads_first else self._slab
+        self._layers = [(token_major[i, 0], token_major[i, 1]) for i in range(spec.layers)]
+
     def copy_pages(self, src: Sequence[int], dst: Sequence[int]) -> None:
         if len(src) != len(dst):
             message = f"copy_pages: {len(src)} sources, {len(dst)} destinations"
@@ -221,9 +239,6 @@ class SlabKVPool(KVPool):
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self._layers[index]
 
-    def stats(self) -> KVStats:
-        return self._ledger.stats()
-
     def close(self) -> None:
         self._layers = []
         del self._slab
@@ -231,4 +246,4 @@ class SlabKVPool(KVPool):
         del self._buffer
 
 
-__all__ = ["TOKEN_MAJOR", "KVLayout", "KVPool", "KVSpec", "KVStats", "PageLedger", "SlabKVPool"]
+__all__ = ["TOKEN_MAJOR", "KVLayout", "KVPool", "KVSpec", "KVStats", "LedgerKVPool", "PageLedger", "SlabKVPool"]
