@@ -1,6 +1,6 @@
 """Time the prefix cache with many cached prefixes. Knows the tree and its pool; knows no model and no scheduler.
 
-    python benchmarks/radix_cache.py [--prefixes 1000 100000] [--repeats 20]
+    python benchmarks/radix_cache.py [--prefixes 2000 100000] [--repeats 20]
 
 Two trees. `leaves`: every prefix ends in one page of its own, so that evicting 1,000 pages takes 1,000 leaves. `chats`:
 prompts of up to 4,096 tokens that share heads of different lengths. For each it prints the milliseconds of matching
@@ -118,6 +118,8 @@ def main() -> None:
     parser.add_argument("--prefixes", type=int, nargs="+", default=[2000, 20_000, 100_000])
     parser.add_argument("--repeats", type=int, default=20)
     options = parser.parse_args()
+    if min(options.prefixes) <= EVICTED_PAGES:
+        parser.error(f"--prefixes must be above {EVICTED_PAGES}, the pages that are evicted at once")
     columns = "".join(f"{name:>22}" for name in ("match ms", "lock+unlock ms", f"evict {EVICTED_PAGES} ms"))
     print(f"{'tree':<8} {'prefixes':>9} {'pages':>9}{columns}   (least / median)")
     for name, make in TREES.items():
