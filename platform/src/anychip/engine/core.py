@@ -11,8 +11,8 @@ import torch
 from anychip.engine.admission import PolicyName, SchedulerConfig
 from anychip.engine.batch import Batch
 from anychip.engine.inputs import InputBuilder
-from anychip.engine.laps import Laps
-from anychip.engine.loader import Clock, LoadedModel, Report, load_model
+from anychip.engine.laps import STEP_PARTS, Laps
+from anychip.engine.loader import LoadedModel, Report, load_model
 from anychip.engine.messages import Progress
 from anychip.engine.pace import Pace
 from anychip.engine.request import GenerateRequest, SamplingParams, TokenEvent
@@ -43,7 +43,7 @@ class EngineCore:
         self._inputs = InputBuilder(model.plan.scheduler.page_size.value, where)
         self._sampler = Sampler(model.plan.engine_ops, where)
         self._copy_pages = bound_function(model.plan.engine_ops["copy_pages"])
-        self._laps = Laps()
+        self._laps = Laps(STEP_PARTS)
 
     @property
     def has_work(self) -> bool:
@@ -122,7 +122,7 @@ class EngineCore:
         if self.plan.recipe.slo.tpot_p95 is not None:
             self._warm_up(MEASURED_TOKENS, 0.0)
         self._scheduler = self._new_scheduler()  # its counters start at 0
-        self._laps = Laps()
+        self._laps = Laps(STEP_PARTS)
 
     def _warm_up(self, tokens: int, temperature: float) -> None:
         plan = self.plan
@@ -174,21 +174,22 @@ def scheduler_config(plan: Plan) -> SchedulerConfig:
 
 def build_core(recipe: Recipe, report: Report) -> EngineCore:
     """Plan, load and warm up: a core that is ready for requests."""
-    clock = Clock()
+    laps = Laps()
     prepared = prepare(recipe)
-    clock.lap("plan")
+    laps.lap("plan")
     model = load_model(prepared, report)
+    laps.totals_s.update(model.timings_s)
     core = EngineCore(model)
     try:
         report("warm-up", 0, 1, "")
-        warming = Clock()
+        laps.start()
         core.warm_up()
-        warming.lap("warm_up")
+        laps.lap("warm_up")
     except BaseException:
         core.close()
         raise
     report("warm-up", 1, 1, "")
-    _log_stages(model.plan, {**clock.laps_s, **model.timings_s, **warming.laps_s})
+    _log_stages(model.plan, laps.totals_s)
     return core
 
 

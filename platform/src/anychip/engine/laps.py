@@ -1,18 +1,22 @@
-"""Where the time of steps goes, part by part. Knows names and a clock; knows nothing of what is timed."""
+"""Where time goes, part by part. Knows names and a clock; knows nothing of what is timed."""
 
 from __future__ import annotations
 
 import time
 
-PARTS = ("schedule", "inputs", "forward", "sample", "commit")
+STEP_PARTS = ("schedule", "inputs", "forward", "sample", "commit")
 
 
 class Laps:
-    """Seconds of each part, added up over all steps."""
+    """Seconds of each part, added up; the clock runs from the start.
 
-    def __init__(self) -> None:
-        self.totals_s = dict.fromkeys(PARTS, 0.0)
-        self._start_s = self._last_s = 0.0
+    Args:
+        parts: that count as 0 until they have a lap.
+    """
+
+    def __init__(self, parts: tuple[str, ...] = ()) -> None:
+        self.totals_s = dict.fromkeys(parts, 0.0)
+        self.start()
 
     @property
     def since_start_s(self) -> float:
@@ -25,8 +29,8 @@ class Laps:
     def lap(self, part: str) -> None:
         """Count the time since the last call as that part's."""
         now_s = time.perf_counter()
-        self.totals_s[part] += now_s - self._last_s
+        self.totals_s[part] = self.totals_s.get(part, 0.0) + now_s - self._last_s
         self._last_s = now_s
 
 
-__all__ = ["PARTS", "Laps"]
+__all__ = ["STEP_PARTS", "Laps"]

@@ -6,7 +6,6 @@ device before the large pieces are in place.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import structlog
 import torch
 
+from anychip.engine.laps import Laps
 from anychip.engine.logs import default_logs
 from anychip.engine.verification import refused_fusions
 from anychip.graph.codegen import Forward, generate, weight_key
@@ -65,29 +65,29 @@ def load_model(prepared: Prepared, report: Report) -> LoadedModel:
         CheckpointInvalid, MemoryInsufficient: what the names say.
     """
     default_logs()
-    clock = Clock()
+    laps = Laps()
     backend, checkpoint = prepared.backend, prepared.checkpoint
     device = backend.open(prepared.plan.backend.device, _device_config(prepared.plan))
     try:
         report("verify", 0, 1, "fusions")
         plan = _verified_plan(prepared, device)
-        clock.lap("verify")
+        laps.lap("verify")
         parameters = parameters_of(plan.weights.values())
         check_complete(parameters.values(), checkpoint)
         loading = _Loading(plan, backend, device, report)
         values = loading.run(checkpoint, parameters)
         _log_errors(loading.errors)
-        clock.lap("load")
+        laps.lap("load")
         pool = make_pool(plan, backend, device)
         values.update(_buffers(plan, plan.graph, pool, device))
         forward, source = _compile(plan, backend, device, values)
-        clock.lap("compile")
+        laps.lap("compile")
     except BaseException:
         device.close()
         raise
     finally:
         checkpoint.close()
-    return LoadedModel(plan, device, pool, forward, source, clock.laps_s, loading.errors)
+    return LoadedModel(plan, device, pool, forward, source, laps.totals_s, loading.errors)
 
 
 def parameters_of(specs: Iterable[WeightSpec]) -> dict[str, Parameter]:
@@ -159,19 +159,6 @@ def _touch(pool: KVPool, layers: int) -> None:
                 cache.view(-1)[:: MEMORY_PAGE_BYTES // cache.itemsize] = 0
             else:
                 cache.zero_()
-
-
-class Clock:
-    """Named laps, in seconds."""
-
-    def __init__(self) -> None:
-        self.laps_s: dict[str, float] = {}
-        self._last_s = time.monotonic()
-
-    def lap(self, name: str) -> None:
-        now_s = time.monotonic()
-        self.laps_s[name] = now_s - self._last_s
-        self._last_s = now_s
 
 
 def _device_config(plan: Plan) -> DeviceConfig:
@@ -262,4 +249,4 @@ def _users(model: ModelGraph) -> dict[str, list[torch.fx.Node]]:
     return users
 
 
-__all__ = ["Clock", "LoadedModel", "Report", "load_model", "make_pool"]
+__all__ = ["LoadedModel", "Report", "load_model", "make_pool"]
