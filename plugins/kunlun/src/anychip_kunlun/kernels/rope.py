@@ -57,8 +57,7 @@ class Rope:
         positions: torch.Tensor,
         table: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        q, k = self._rows.rms_norm(q, q_weight, eps), self._rows.rms_norm(k, k_weight, eps)
-        return self.turned(q, k, turn(positions, table))
+        return self.turned(*self._normed(q, k, Norms(q_weight, k_weight, eps)), turn(positions, table))
 
     def turned(self, q: torch.Tensor, k: torch.Tensor, by: Turn) -> tuple[torch.Tensor, torch.Tensor]:
         """New tensors: the op turns in place."""
@@ -83,11 +82,12 @@ class Rope:
             return self._split_fused(qkv, heads, kv_heads, head_dim, norms, by)
         q, k, v = qkv.view(-1, heads + 2 * kv_heads, head_dim).split((heads, kv_heads, kv_heads), dim=1)
         if norms is not None:
-            q, k = (
-                self._rows.rms_norm(q, norms.q_weight, norms.eps),
-                self._rows.rms_norm(k, norms.k_weight, norms.eps),
-            )
+            q, k = self._normed(q, k, norms)
         return (*self.turned(q, k, by), v)
+
+    def _normed(self, q: torch.Tensor, k: torch.Tensor, norms: Norms) -> tuple[torch.Tensor, torch.Tensor]:
+        norm, eps = self._rows.rms_norm, norms.eps
+        return norm(q, norms.q_weight, eps), norm(k, norms.k_weight, eps)
 
     def _can_fuse(self, dtype: torch.dtype, eps: float) -> bool:
         return eps == FUSED_EPS and dtype in FUSED_DTYPES and self._vendor.has("split_norm_rope_neox")
