@@ -1,6 +1,13 @@
 """Install vendor backends, right and broken, into a folder that goes on the path. Knows metadata; runs no pip."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
+
+from anychip import backends
 
 EXAMPLE = Path(__file__).parent / "vendor_example" / "acme_chip.py"
 
@@ -12,6 +19,18 @@ def anychip_emulator():
 
     return acme_emulator
 """
+
+
+@contextmanager
+def alone_on_path(folder: Path, monkeypatch: pytest.MonkeyPatch, *modules: str) -> Iterator[Path]:
+    """A folder that is the only one with backends in it; the modules are forgotten afterwards."""
+    real = backends.distributions
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    monkeypatch.setattr(backends, "distributions", lambda: real(path=[str(folder)]))
+    monkeypatch.delenv(backends.ALLOW_VARIABLE, raising=False)
+    yield folder
+    for module in modules:
+        sys.modules.pop(module, None)
 
 
 def install(

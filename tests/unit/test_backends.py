@@ -17,12 +17,9 @@ def site(tmp_path, monkeypatch):
     """A folder that is the only one on the path with backends in it."""
     folder = tmp_path / "site"
     folder.mkdir()
-    real = backends.distributions
-    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
-    monkeypatch.setattr(backends, "distributions", lambda: real(path=[str(folder)]))
-    monkeypatch.delenv(backends.ALLOW_VARIABLE, raising=False)
     forget_plugins()  # another test's, of the same name
-    yield folder
+    with vendor.alone_on_path(folder, monkeypatch):
+        yield folder
     forget_plugins()
 
 

@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from anychip import backends
 from anychip.cli.main import main
 from support import vendor_plugins as vendor
 
@@ -13,19 +12,14 @@ from support import vendor_plugins as vendor
 @pytest.fixture
 def site(tmp_path, monkeypatch):
     """One backend that works, one whose import raises, one without a device."""
-    real = backends.distributions
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setattr(backends, "distributions", lambda: real(path=[str(tmp_path)]))
-    monkeypatch.delenv(backends.ALLOW_VARIABLE, raising=False)
     vendor.install(tmp_path)
     broken = "raise OSError('no libbolt.so')\n"
     vendor.install(tmp_path, broken, name="bolt", module="bolt_chip", distribution="bolt-anychip", version="2.0")
     absent = vendor.example().replace("return [DeviceInfo(", "return [] and [DeviceInfo(")
     absent = absent.replace('name="acme", vendor', 'name="core", absence="no card in any slot", vendor')
     vendor.install(tmp_path, absent, name="core", module="core_chip", distribution="core-anychip", version="3.0")
-    yield
-    for module in ("acme_chip", "bolt_chip", "core_chip"):
-        sys.modules.pop(module, None)
+    with vendor.alone_on_path(tmp_path, monkeypatch, "acme_chip", "bolt_chip", "core_chip"):
+        yield
 
 
 def test_backends_lists_without_importing(site, capsys):

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from anychip import backends
 from anychip.cli.main import main
 from anychip.doctor import host
 from support import vendor_plugins as vendor
@@ -16,18 +15,12 @@ from support.tiny_models import make_tiny
 @pytest.fixture
 def site(tmp_path, monkeypatch):
     """A backend without its chip and with an emulator, and one whose import raises."""
-    real = backends.distributions
-    folder = tmp_path / "site"
-    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
-    monkeypatch.setattr(backends, "distributions", lambda: real(path=[str(folder)]))
-    monkeypatch.delenv(backends.ALLOW_VARIABLE, raising=False)
     monkeypatch.setenv("ANYCHIP_HOME", str(tmp_path / "home"))
-    vendor.install_with_emulator(folder)
+    folder = vendor.install_with_emulator(tmp_path / "site")
     broken = "raise OSError('no libbolt.so')\n"
     vendor.install(folder, broken, name="bolt", module="bolt_chip", distribution="bolt-anychip", version="2.0")
-    yield
-    for module in ("acme_chip", "acme_emulator", "bolt_chip"):
-        sys.modules.pop(module, None)
+    with vendor.alone_on_path(folder, monkeypatch, "acme_chip", "acme_emulator", "bolt_chip"):
+        yield
 
 
 @pytest.fixture

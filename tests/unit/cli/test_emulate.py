@@ -8,7 +8,6 @@ import sys
 import pytest
 
 import anychip.deploy.apply as applying
-from anychip import backends
 from anychip.cli.main import main
 from anychip.deploy import services
 from anychip.deploy.state import Store
@@ -20,12 +19,7 @@ from support.tiny_models import make_tiny
 @pytest.fixture
 def site(tmp_path, monkeypatch):
     """A backend without its chip and with an emulator, and one without either."""
-    real = backends.distributions
-    folder = tmp_path / "site"
-    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
-    monkeypatch.setattr(backends, "distributions", lambda: real(path=[str(folder)]))
-    monkeypatch.delenv(backends.ALLOW_VARIABLE, raising=False)
-    vendor.install_with_emulator(folder)
+    folder = vendor.install_with_emulator(tmp_path / "site")
     vendor.install(
         folder,
         vendor.absent().replace('name="acme"', 'name="core"'),
@@ -33,9 +27,8 @@ def site(tmp_path, monkeypatch):
         module="core_chip",
         distribution="core-anychip",
     )
-    yield
-    for module in ("acme_chip", "acme_emulator", "core_chip"):
-        sys.modules.pop(module, None)
+    with vendor.alone_on_path(folder, monkeypatch, "acme_chip", "acme_emulator", "core_chip"):
+        yield
 
 
 @pytest.fixture
