@@ -26,16 +26,6 @@ SHAPES = [
 ]
 
 
-@pytest.fixture(params=SETS)
-def instruction_set(request):
-    """The kernels of one instruction set, where the processor has it."""
-    best = LIBRARY.kernels
-    if not LIBRARY.choose(request.param):
-        pytest.skip(f"no {request.param} kernels on this processor")
-    yield request.param
-    LIBRARY.choose(best)
-
-
 def attend(q, k, v, batch, scale, window=None):
     """All rows natively."""
     call = native.AttentionCall(LIBRARY, batch, q, k.shape[2], batch.rows)
@@ -70,6 +60,7 @@ def random_step(dtype, page_size, decode, prefill, heads=6, kv_heads=2, head_dim
 
 
 @BUILT
+@pytest.mark.parametrize("instruction_set", SETS, indirect=True)
 @pytest.mark.parametrize("dtype", list(native.DTYPES))
 def test_attention_is_within_the_error_model(instruction_set, dtype):
     for seed, shape in enumerate(SHAPES):
@@ -81,6 +72,7 @@ def test_attention_is_within_the_error_model(instruction_set, dtype):
 
 
 @BUILT
+@pytest.mark.parametrize("instruction_set", SETS, indirect=True)
 @pytest.mark.parametrize("window", [None, 1, 100, 300])
 def test_long_ragged_rows_equal_the_reference(instruction_set, window):
     step = random_step(torch.float32, 16, [700, 3, 256, 257], [(130, 600), (90, 90)], head_dim=32)
@@ -88,6 +80,7 @@ def test_long_ragged_rows_equal_the_reference(instruction_set, window):
 
 
 @BUILT
+@pytest.mark.parametrize("instruction_set", SETS, indirect=True)
 @pytest.mark.parametrize("dtype", list(native.DTYPES))
 def test_a_row_does_not_depend_on_its_mates_or_the_threads(instruction_set, dtype):
     q, k, v, batch = random_step(dtype, 3, [33, 300, 900, 64], [(70, 400), (5, 5)])
@@ -105,6 +98,7 @@ def test_a_row_does_not_depend_on_its_mates_or_the_threads(instruction_set, dtyp
 
 
 @BUILT
+@pytest.mark.parametrize("instruction_set", SETS, indirect=True)
 @pytest.mark.parametrize("window", [None, 40])
 @pytest.mark.parametrize("dtype", list(native.DTYPES))
 def test_a_query_does_not_depend_on_how_its_prompt_is_cut(instruction_set, dtype, window):
@@ -118,6 +112,7 @@ def test_a_query_does_not_depend_on_how_its_prompt_is_cut(instruction_set, dtype
 
 
 @BUILT
+@pytest.mark.parametrize("instruction_set", SETS, indirect=True)
 def test_what_no_query_sees_is_not_read(instruction_set):
     q, k, v, batch = random_step(torch.bfloat16, 4, [70, 9], [(5, 11)])
     expected = attend(q, k, v, batch, 0.125, 20)
@@ -131,6 +126,7 @@ def test_what_no_query_sees_is_not_read(instruction_set):
 
 
 @BUILT
+@pytest.mark.parametrize("instruction_set", SETS, indirect=True)
 def test_not_a_number_in_a_query_stays_with_its_head(instruction_set):
     q, k, v, batch = random_step(torch.float32, 4, [40, 41], [(6, 30)])
     clean = attend(q, k, v, batch, 0.125)
@@ -142,6 +138,7 @@ def test_not_a_number_in_a_query_stays_with_its_head(instruction_set):
 
 
 @BUILT
+@pytest.mark.parametrize("instruction_set", SETS, indirect=True)
 def test_large_scores_do_not_overflow(instruction_set):
     q, k, v, batch = random_step(torch.float32, 4, [300], [(6, 30)])
     step = (q * 300, k, v, batch)

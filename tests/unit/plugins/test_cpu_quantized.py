@@ -13,16 +13,7 @@ pytestmark = pytest.mark.skipif(isinstance(LIBRARY, native.Absent), reason=f"nat
 PRODUCTS = Products(None if isinstance(LIBRARY, native.Absent) else LIBRARY)
 #: rows, columns and outputs: one of each, tails of a block, a tile and the rows that are worked on together
 SHAPES = [(1, 1, 1), (5, 48, 56), (4, 32, 33), (7, 100, 64), (13, 576, 40), (2, 2048, 31), (6, 128, 32), (0, 33, 7)]
-
-
-@pytest.fixture(params=["portable", "avx2", "avx512", "avx512_bf16"])
-def instruction_set(request):
-    """The kernels of one instruction set, where the processor has it."""
-    best = LIBRARY.kernels
-    if not LIBRARY.choose(request.param):
-        pytest.skip(f"no {request.param} kernels on this processor")
-    yield request.param
-    LIBRARY.choose(best)
+SETS = ["portable", "avx2", "avx512", "avx512_bf16"]
 
 
 def prepared(_name, tensor):
@@ -34,6 +25,7 @@ def placed(op, args):
     return [args[0], *(prepare(one).value if isinstance(one, torch.Tensor) else one for one in args[1:])]
 
 
+@pytest.mark.parametrize("instruction_set", SETS, indirect=True)
 @pytest.mark.parametrize("dtype", list(native.DTYPES))
 @pytest.mark.parametrize("op", OPS)
 def test_products_are_within_the_error_model(instruction_set, op, dtype):
@@ -44,6 +36,7 @@ def test_products_are_within_the_error_model(instruction_set, op, dtype):
         assert found.passed, (sizes, found)
 
 
+@pytest.mark.parametrize("instruction_set", SETS, indirect=True)
 @pytest.mark.parametrize("op", OPS)
 def test_a_row_does_not_depend_on_its_mates_or_the_threads(instruction_set, op):
     args = placed(op, random_case(op, torch.bfloat16, 1, tokens=64, rows=64, hidden=512, out=96, vocab=96))
@@ -74,6 +67,7 @@ def test_every_instruction_set_has_the_same_levels_and_nearly_the_same_sums(op):
         torch.testing.assert_close(out, found["portable"], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("instruction_set", SETS, indirect=True)
 def test_a_number_that_is_none_spoils_its_own_row_only(instruction_set):
     x, *weights = placed("linear_int8", random_case("linear_int8", torch.bfloat16, 4, tokens=8, hidden=70))
     clean = PRODUCTS.linear_int8(x, *weights)
@@ -85,6 +79,7 @@ def test_a_number_that_is_none_spoils_its_own_row_only(instruction_set):
     assert torch.equal(out[others], clean[others])
 
 
+@pytest.mark.parametrize("instruction_set", SETS, indirect=True)
 def test_rows_may_be_a_part_of_wider_ones(instruction_set):
     x, *weights = placed("linear_int4", random_case("linear_int4", torch.bfloat16, 3, tokens=6, hidden=64))
     wide = torch.full((6, 80), 7.0, dtype=x.dtype)
