@@ -90,9 +90,9 @@ EXPORT const char* anychip_cpu_version() { return ANYCHIP_CPU_VERSION; }
 
 EXPORT std::int32_t anychip_cpu_args_size() { return sizeof(anychip::AttentionArgs); }
 
-// The OpenMP runtime's GOMP_parallel, or NULL for one thread.
-EXPORT void anychip_cpu_set_parallel(void* function) {
-  anychip::set_parallel(reinterpret_cast<anychip::ParallelFunction>(function));
+// The OpenMP runtime's entries, or NULL for one thread.
+EXPORT void anychip_cpu_set_openmp(const anychip::OpenMp* runtime) {
+  anychip::set_openmp(runtime == nullptr ? anychip::OpenMp{} : *runtime);
 }
 
 EXPORT const char* anychip_cpu_kernels() { return anychip::chosen_kernels()->name; }

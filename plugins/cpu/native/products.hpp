@@ -2,9 +2,12 @@
 // instruction set.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <vector>
 
 #include "dtype.hpp"
+#include "team.hpp"
 
 namespace anychip {
 
@@ -51,6 +54,32 @@ const ProductKernels* avx2_products();
 const ProductKernels* avx512_vnni_products();
 // those that fit the chosen kernels
 const ProductKernels* chosen_products();
+
+// Where rounded activations lie; kept from one product to the next.
+class ProductScratch {
+ public:
+  // throws std::bad_alloc
+  RoundedRows take(const ProductArgs& args);
+
+ private:
+  std::vector<std::int8_t> levels_;
+  std::vector<float> numbers_;
+};
+
+// One product that a team shares.
+struct ProductWork {
+  // throws std::bad_alloc
+  ProductWork(const ProductArgs& args, ProductScratch& scratch);
+
+  const ProductArgs args;
+  const ProductKernels* kernels;
+  RoundedRows rounded;
+  std::int64_t tiles, grain;
+  std::atomic<std::int64_t> next_row{0}, next_tile{0};
+};
+
+// All members call it with the same work. Who reads the result waits for the team first.
+void product_in_team(ProductWork& work, Team& team);
 
 // throws std::bad_alloc
 void product(const ProductArgs& args);

@@ -3,12 +3,15 @@
 
 namespace anychip {
 
-// GOMP_parallel's signature; every OpenMP runtime has it
-using ParallelFunction = void (*)(void (*function)(void*), void* data, unsigned threads, unsigned flags);
+// Entries that every OpenMP runtime has.
+struct OpenMp {
+  void (*parallel)(void (*function)(void*), void* data, unsigned threads, unsigned flags);  // GOMP_parallel
+  int (*thread_num)();                                                                      // omp_get_thread_num
+  int (*num_threads)();                                                                     // omp_get_num_threads
+};
 
-// NULL: everything runs on the calling thread
-void set_parallel(ParallelFunction parallel);
-bool has_parallel();
+// NULLs: everything runs on the calling thread
+void set_openmp(const OpenMp& runtime);
 void parallel(void (*function)(void*), void* data, unsigned threads);
 
 }  // namespace anychip

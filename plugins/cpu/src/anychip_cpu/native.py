@@ -93,11 +93,11 @@ class Library:
         self.heads.restype = self.product.restype = ctypes.c_int32
         opened.anychip_cpu_kernels.restype = ctypes.c_char_p
         opened.anychip_cpu_choose.argtypes = (ctypes.c_char_p,)
-        opened.anychip_cpu_set_parallel.argtypes = (ctypes.c_void_p,)
+        opened.anychip_cpu_set_openmp.argtypes = (ctypes.c_void_p,)
         self._opened = opened
-        parallel = _openmp()
-        self.is_parallel = parallel is not None
-        opened.anychip_cpu_set_parallel(parallel)
+        openmp = _openmp()
+        self.is_parallel = openmp is not None
+        opened.anychip_cpu_set_openmp(openmp and ctypes.byref(openmp))
 
     @property
     def kernels(self) -> str:
@@ -156,17 +156,24 @@ def load(path: Path = LIBRARY, sources: Path = SOURCES) -> Library | Absent:
     return Library(opened)
 
 
-def _openmp() -> int | None:
-    """The address of GOMP_parallel in the OpenMP runtime that torch has loaded; a second runtime is never loaded."""
+class _OpenMp(ctypes.Structure):
+    """The struct of threads.hpp."""
+
+    _fields_ = tuple((name, ctypes.c_void_p) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"))
+
+
+def _openmp() -> _OpenMp | None:
+    """The entries of the OpenMP runtime that torch has loaded; a second runtime is never loaded."""
     modes: list[tuple[str | None, int]] = [(None, ctypes.DEFAULT_MODE)]
     if hasattr(os, "RTLD_NOLOAD"):
         modes += [(name, os.RTLD_NOLOAD | os.RTLD_LAZY) for name in ("libgomp.so.1", "libiomp5.so", "libomp.so.5")]
     for name, mode in modes:
         try:
-            function = ctypes.CDLL(name, mode=mode).GOMP_parallel
+            runtime = ctypes.CDLL(name, mode=mode)
+            entries = [ctypes.cast(getattr(runtime, entry), ctypes.c_void_p) for entry, _ in _OpenMp._fields_]
         except (OSError, AttributeError):
             continue  # not loaded here, or it has no such entry
-        return ctypes.cast(function, ctypes.c_void_p).value
+        return _OpenMp(*entries)
     return None
 
 
