@@ -49,6 +49,7 @@ class CompileContext:
     values: Mapping[str, Any]  #: get_attr target -> weight, cache or table, as bound
     max_tokens: int  #: the most tokens of one step
     max_rows: int  #: the most sequences of one step
+    generated: Callable[..., Any] | None = None  #: the generated Python of the graph, for steps that one leaves to it
 
 
 @hookspec(firstresult=True)

@@ -79,7 +79,7 @@ def load_model(prepared: Prepared, report: Report) -> LoadedModel:
         _log_errors(loading.errors)
         laps.lap("load")
         pool = make_pool(plan, backend, device)
-        values.update(_buffers(plan, plan.graph, pool, device))
+        values.update(buffers_of(plan, plan.graph, pool, device))
         forward, source = _compile(plan, backend, device, values)
         laps.lap("compile")
     except BaseException:
@@ -170,12 +170,13 @@ def _compile(plan: Plan, backend: Backend, device: Device, values: dict[str, Any
     generated = generate(plan.graph, values)
     scheduler = plan.scheduler
     rows = scheduler.max_running_requests.value
-    context = CompileContext(device, plan.model.dtype.value, values, scheduler.chunked_prefill_size.value + rows, rows)
+    tokens = scheduler.chunked_prefill_size.value + rows
+    context = CompileContext(device, plan.model.dtype.value, values, tokens, rows, generated.forward)
     compiled = backend.compile(plan.graph.graph, context)
     return compiled or generated.forward, generated.source
 
 
-def _buffers(plan: Plan, model: ModelGraph, pool: KVPool, device: Device) -> dict[str, Any]:
+def buffers_of(plan: Plan, model: ModelGraph, pool: KVPool, device: Device) -> dict[str, Any]:
     """Caches and the rope table, by their names in the graph."""
     found: dict[str, Any] = {}
     for name in model.buffers:
@@ -249,4 +250,4 @@ def _users(model: ModelGraph) -> dict[str, list[torch.fx.Node]]:
     return users
 
 
-__all__ = ["LoadedModel", "Report", "load_model", "make_pool"]
+__all__ = ["LoadedModel", "Report", "buffers_of", "load_model", "make_pool"]
