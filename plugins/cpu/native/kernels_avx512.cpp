@@ -3,7 +3,10 @@
 
 #include "float_engine.hpp"
 
+#include "dense_widened.hpp"
+
 #include "attention_kernel.hpp"
+#include "dense_kernel.hpp"
 #include "rows_kernel.hpp"
 
 #include "dispatch.hpp"
@@ -17,6 +20,11 @@ const Kernels* avx512_kernels() {
       {merge_partials<FloatEngine<float>>, merge_partials<FloatEngine<bf16>>, merge_partials<FloatEngine<half>>},
       rows::kKernels,
   };
+  return &kernels;
+}
+
+const DenseKernels* avx512_dense() {
+  static const DenseKernels kernels = dense::table("avx512");
   return &kernels;
 }
 

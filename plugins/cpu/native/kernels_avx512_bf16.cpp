@@ -4,7 +4,10 @@
 #include "float_engine.hpp"
 #include "pair_engine.hpp"
 
+#include "dense_avx512_bf16.hpp"
+
 #include "attention_kernel.hpp"
+#include "dense_kernel.hpp"
 #include "rows_kernel.hpp"
 
 #include "dispatch.hpp"
@@ -18,6 +21,11 @@ const Kernels* avx512_bf16_kernels() {
       {merge_partials<FloatEngine<float>>, merge_partials<PairEngine>, merge_partials<FloatEngine<half>>},
       rows::kKernels,
   };
+  return &kernels;
+}
+
+const DenseKernels* avx512_bf16_dense() {
+  static const DenseKernels kernels = dense::table("avx512_bf16");
   return &kernels;
 }
 

@@ -5,7 +5,10 @@
 
 #include "float_engine.hpp"
 
+#include "dense_widened.hpp"
+
 #include "attention_kernel.hpp"
+#include "dense_kernel.hpp"
 #include "products_kernel.hpp"
 #include "rows_kernel.hpp"
 
@@ -25,6 +28,11 @@ const Kernels* portable_kernels() {
 
 const ProductKernels* portable_products() {
   static const ProductKernels kernels = products::table("portable");
+  return &kernels;
+}
+
+const DenseKernels* portable_dense() {
+  static const DenseKernels kernels = dense::table("portable");
   return &kernels;
 }
 

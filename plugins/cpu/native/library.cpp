@@ -3,6 +3,7 @@
 #include <cstring>
 #include <new>
 
+#include "dense.hpp"
 #include "dispatch.hpp"
 #include "products.hpp"
 #include "threads.hpp"
@@ -70,6 +71,20 @@ const ProductKernels* chosen_products() {
   if (std::strncmp(kernels->name, "avx", 3) == 0) return avx2_products();
 #endif
   return portable_products();
+}
+
+const DenseKernels* chosen_dense() {
+  const char* name = chosen_kernels()->name;
+#ifdef ANYCHIP_AVX512_BF16
+  if (std::strcmp(name, "avx512_bf16") == 0) return avx512_bf16_dense();
+#endif
+#ifdef ANYCHIP_AVX512
+  if (std::strcmp(name, "avx512") == 0) return avx512_dense();
+#endif
+#ifdef ANYCHIP_AVX2
+  if (std::strcmp(name, "avx2") == 0) return avx2_dense();
+#endif
+  return portable_dense();
 }
 
 bool choose_kernels(const char* name) {

@@ -1,7 +1,9 @@
-// Rounds activations, then shares the tiles of outputs among threads. Knows no instruction set.
+// Rounds or arranges activations, then shares the tiles of outputs among threads. Knows no instruction set.
 #include "products.hpp"
 
 #include <algorithm>
+
+#include "dense.hpp"
 
 namespace anychip {
 
@@ -15,6 +17,8 @@ constexpr std::int64_t kRowGrain = 4;
 constexpr std::int64_t kTurns = 8;
 // keeps rows that are a power of two apart from falling into the same lines of the cache
 constexpr std::int64_t kRowGap = 64;
+// so many blocks of arranged rows stay in the last cache while the weights pass
+constexpr std::int64_t kBlocksAtOnce = 36;
 
 void round_rows(ProductWork& work) {
   for (;;) {
@@ -31,6 +35,26 @@ void multiply_tiles(ProductWork& work) {
     if (begin >= work.tiles) return;
     for (std::int64_t tile = begin; tile < std::min(begin + work.grain, work.tiles); ++tile)
       work.kernels->multiply(work.args, work.rounded, tile);
+  }
+}
+
+// A member arranges its share of the pairs of all rows.
+void arrange_rows(ProductWork& work, const Team& team) {
+  const std::int64_t pairs = work.rows.pairs;
+  work.dense->arrange(work.args, work.rows, pairs * team.rank / team.size, pairs * (team.rank + 1) / team.size);
+}
+
+// All tiles for the first blocks of rows, then for the next.
+void multiply_dense_tiles(ProductWork& work) {
+  const std::int64_t blocks = work.rows.blocks, groups = (blocks + kBlocksAtOnce - 1) / kBlocksAtOnce;
+  for (;;) {
+    const std::int64_t begin = work.next_tile.fetch_add(work.grain, std::memory_order_relaxed);
+    const std::int64_t end = std::min(begin + work.grain, groups * work.tiles);
+    if (begin >= end) return;
+    for (std::int64_t at = begin; at < end; ++at) {
+      const std::int64_t first = at / work.tiles * kBlocksAtOnce;
+      work.dense->multiply(work.args, work.rows, first, std::min(first + kBlocksAtOnce, blocks), at % work.tiles);
+    }
   }
 }
 
@@ -52,16 +76,35 @@ RoundedRows ProductScratch::take(const ProductArgs& args) {
           scale + 2 * args.rows * blocks, stride, blocks};
 }
 
+DenseRows ProductScratch::take_dense(const ProductArgs& args, std::int64_t rows_at_once) {
+  const std::int64_t pairs = (args.in + 1) / 2;
+  const std::size_t values = args.rows * pairs;
+  if (panels_.size() < values) panels_.resize(values);
+  return {panels_.data(), pairs, args.rows, (args.rows + rows_at_once - 1) / rows_at_once};
+}
+
 ProductWork::ProductWork(const ProductArgs& product, ProductScratch& scratch)
-    : args(product), kernels(chosen_products()), rounded(scratch.take(product)) {
+    : args(product), kernels(chosen_products()), rounded(), dense(nullptr), rows() {
+  if (args.bits == kDenseBits) {
+    dense = chosen_dense();
+    rows = scratch.take_dense(args, dense->rows_at_once);
+  } else {
+    rounded = scratch.take(args);
+  }
   tiles = (args.outputs + kTileOutputs - 1) / kTileOutputs;
   grain = std::max<std::int64_t>(1, tiles / (kTurns * std::max<std::int64_t>(args.threads, 1)));
 }
 
 void product_in_team(ProductWork& work, Team& team) {
-  round_rows(work);
+  if (work.dense != nullptr)
+    arrange_rows(work, team);
+  else
+    round_rows(work);
   team.wait();
-  multiply_tiles(work);
+  if (work.dense != nullptr)
+    multiply_dense_tiles(work);
+  else
+    multiply_tiles(work);
 }
 
 void product(const ProductArgs& args) {

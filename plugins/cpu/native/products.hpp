@@ -1,4 +1,4 @@
-// Matrix products with integer weights: what they are called with, and how weights and activations lie. Knows no
+// Matrix products with packed weights: what they are called with, and how weights and activations lie. Knows no
 // instruction set.
 #pragma once
 
@@ -14,6 +14,8 @@ namespace anychip {
 // Activations that are rounded together, and outputs that lie side by side in a packed weight.
 constexpr std::int64_t kBlock32 = 32;
 constexpr std::int64_t kTileOutputs = 32;
+// `bits` of weights that are no integers
+constexpr std::int32_t kDenseBits = 16;
 
 // Weights are unsigned, so that one instruction multiplies them with signed activations: what is 128 or 8 too much is
 // taken off again with the sum of a block's activations.
@@ -21,6 +23,8 @@ constexpr std::int64_t kTileOutputs = 32;
 // 8 bits: [tile][block][8][32 outputs][4 values]; 4 bits: [tile][block][4][32 outputs][4 bytes], in whose lower halves
 // are values 0 .. 15 of the block and in whose upper ones 16 .. 31. Scales: [tile][groups][32 outputs], 8 bits float,
 // 4 bits half. What is padded is zero times a scale of zero.
+//
+// 16 bits: bfloat16 without a scale, as pairs of neighbours: [tile][pairs][32 outputs][2 values].
 struct ProductArgs {
   const void* x;  // [rows, in]
   const std::uint8_t* weight;
@@ -41,6 +45,22 @@ struct RoundedRows {
   std::int64_t stride, blocks;
 };
 
+// Activations for weights of 16 bits, not rounded. Rows are cut into blocks of nearly the same size; a block is
+// [pairs][its rows], so that what is multiplied with one pair of weights lies together. A pair is 32 bits, the earlier
+// value in the lower half; an odd value is paired with zero.
+struct DenseRows {
+  std::uint32_t* panels;
+  std::int64_t pairs, rows, blocks;
+
+  std::int64_t first_row(std::int64_t block) const {
+    const std::int64_t least = rows / blocks, more = rows % blocks;
+    return block * least + (block < more ? block : more);
+  }
+  std::uint32_t* panel(std::int64_t block) const { return panels + first_row(block) * pairs; }
+};
+
+struct DenseKernels;
+
 struct ProductKernels {
   const char* name;
   std::int64_t rows_at_once;
@@ -54,16 +74,19 @@ const ProductKernels* avx2_products();
 const ProductKernels* avx512_vnni_products();
 // those that fit the chosen kernels
 const ProductKernels* chosen_products();
+const DenseKernels* chosen_dense();
 
-// Where rounded activations lie; kept from one product to the next.
+// Where rounded or arranged activations lie; kept from one product to the next.
 class ProductScratch {
  public:
   // throws std::bad_alloc
   RoundedRows take(const ProductArgs& args);
+  DenseRows take_dense(const ProductArgs& args, std::int64_t rows_at_once);
 
  private:
   std::vector<std::int8_t> levels_;
   std::vector<float> numbers_;
+  std::vector<std::uint32_t> panels_;
 };
 
 // One product that a team shares.
@@ -74,6 +97,8 @@ struct ProductWork {
   const ProductArgs args;
   const ProductKernels* kernels;
   RoundedRows rounded;
+  const DenseKernels* dense;  // with 16 bits, else NULL
+  DenseRows rows;
   std::int64_t tiles, grain;
   std::atomic<std::int64_t> next_row{0}, next_tile{0};
 };

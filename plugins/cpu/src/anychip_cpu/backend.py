@@ -9,8 +9,7 @@ import torch
 from anychip_cpu import kernels
 from anychip_cpu.device import CpuDevice, probe
 from anychip_cpu.diagnosis import findings
-from anychip_cpu.kernels import quantized
-from anychip_cpu.kernels.packed import prepare
+from anychip_cpu.kernels import dense, packed, quantized
 from anychip_sdk.backend import BackendInfo, Requirements
 from anychip_sdk.device import Device, DeviceConfig, DeviceInfo
 from anychip_sdk.finding import Finding
@@ -49,7 +48,11 @@ def anychip_register_ops(registry: Registrar) -> None:
 
 @hookimpl
 def anychip_prepare_weight(name: str, tensor: torch.Tensor, op: str) -> PreparedWeight | None:
-    return quantized.prepare(tensor) if op in quantized.OPS else prepare(tensor, op)
+    if op in quantized.OPS:
+        return quantized.prepare(tensor)
+    if op in packed.OPS and tensor.dtype == dense.DTYPE and dense.lack() is None:
+        return dense.prepare(name, tensor)
+    return packed.prepare(tensor, op)
 
 
 @hookimpl

@@ -7,7 +7,19 @@ from collections.abc import Mapping
 import torch
 
 from anychip_cpu import native
-from anychip_cpu.kernels import blocks, cache, elementwise, linear, norm, packed, penalties, quantized, rope, sampling
+from anychip_cpu.kernels import (
+    blocks,
+    cache,
+    dense,
+    elementwise,
+    linear,
+    norm,
+    packed,
+    penalties,
+    quantized,
+    rope,
+    sampling,
+)
 from anychip_cpu.kernels.attention import NativeAttention, PagedAttention
 from anychip_cpu.kernels.rows import Rows
 from anychip_sdk.ops import apply_logit_bias
@@ -22,7 +34,8 @@ def register(registry: Registrar) -> None:
     library = native.library()
     loaded = None if isinstance(library, native.Absent) else library
     attention, rows = NativeAttention(loaded, gathered), Rows(loaded)
-    usable = packed.usable_dtypes()
+    _register_dense(registry, dense.Dense(loaded), attention, rows)
+    usable = tuple(dtype for dtype in packed.usable_dtypes() if dtype != dense.DTYPE or dense.lack() is not None)
     if usable:
         _register_packed(registry, attention, rows, usable)
     registry.register("linear", linear.linear_plain, dtypes=FLOATS)
@@ -69,6 +82,20 @@ def _natives(rows: Rows) -> dict[str, KernelFunction]:
         "rope": rows.rope,
         "silu_mul": rows.silu_mul,
     }
+
+
+def _register_dense(registry: Registrar, products: dense.Dense, attention: NativeAttention, rows: Rows) -> None:
+    """Kernels whose weights go through `dense.prepare`; where they lack something, `_register_packed`'s take over."""
+    lack = dense.lack()
+    kernels: dict[str, KernelFunction] = {
+        "linear": products.linear,
+        "lm_head": products.lm_head,
+        "ffn": blocks.Ffn(products.linear, rows),
+        "mha": blocks.Mha(products.linear, attention, rows),
+    }
+    needs = {} if lack is None else {"machine": Need(lambda _: False, lack)}
+    for name, kernel in kernels.items():
+        registry.register(name, kernel, dtypes=(dense.DTYPE,), requires=needs, prepares_weight=True, name="native")
 
 
 def _register_packed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -13,7 +14,8 @@ from anychip_cpu.kernels.cache import kv_write
 from anychip_cpu.kernels.rows import NO_NORMS, Norms, Pair, Rows, Turn
 from anychip_sdk.ops.base import AttentionBatch
 
-Multiply = Callable[[torch.Tensor, torch.Tensor, "torch.Tensor | None"], torch.Tensor]
+#: x, a weight as it was prepared, a bias
+Multiply = Callable[[torch.Tensor, Any, "torch.Tensor | None"], torch.Tensor]
 
 
 class Ffn:

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import struct
-from typing import NamedTuple
-
 import torch
 
 from anychip_cpu import native
+from anychip_cpu.kernels.products import TILE, Packed, Weights, multiply
 from anychip_cpu.memory import mapped
 from anychip_sdk.hooks import PreparedWeight
 from anychip_sdk.ops.quantized import BLOCK
 
 OPS = ("linear_int4", "linear_int8", "lm_head_int8")
-TILE = 32  #: outputs that lie side by side
-#: ProductArgs of products.hpp
-_ARGS = struct.Struct("=6Q6q3i")
-
-
-class Packed(NamedTuple):
-    """A weight in the library's layout; `outputs` leaves out those that only fill the last tile."""
-
-    tensor: torch.Tensor  #: uint8 [tiles, blocks, ...]
-    outputs: int
 
 
 class Products:
@@ -44,7 +32,7 @@ class Products:
         block: int = BLOCK,
     ) -> torch.Tensor:
         assert block == BLOCK
-        return self._multiply(x, weight, scale, None, bias, x.dtype, 8)
+        return self._multiply(x, Weights(weight, 8, scale, bias=bias), x.dtype)
 
     def linear_int4(
         self,
@@ -54,50 +42,15 @@ class Products:
         minimum: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        return self._multiply(x, weight, scale, minimum, bias, x.dtype, 4)
+        return self._multiply(x, Weights(weight, 4, scale, minimum, bias), x.dtype)
 
     def lm_head_int8(self, x: torch.Tensor, weight: Packed, scale: torch.Tensor, block: int = BLOCK) -> torch.Tensor:
         assert block == BLOCK
-        return self._multiply(x, weight, scale, None, None, torch.float32, 8)
+        return self._multiply(x, Weights(weight, 8, scale), torch.float32)
 
-    def _multiply(
-        self,
-        x: torch.Tensor,
-        weight: Packed,
-        scale: torch.Tensor,
-        minimum: torch.Tensor | None,
-        bias: torch.Tensor | None,
-        dtype: torch.dtype,
-        bits: int,
-    ) -> torch.Tensor:
+    def _multiply(self, x: torch.Tensor, weights: Weights, dtype: torch.dtype) -> torch.Tensor:
         assert self._library is not None
-        if x.dim() != 2 or x.stride(1) != 1:
-            x = x.contiguous()
-        width = x.shape[-1]
-        out = torch.empty((*x.shape[:-1], weight.outputs), dtype=dtype)
-        status = self._library.product(
-            _ARGS.pack(
-                x.data_ptr(),
-                weight.tensor.data_ptr(),
-                scale.data_ptr(),
-                0 if minimum is None else minimum.data_ptr(),
-                0 if bias is None else bias.data_ptr(),
-                out.data_ptr(),
-                x.numel() // width,
-                width,
-                weight.outputs,
-                x.stride(0) if x.dim() == 2 else width,
-                scale.shape[1],
-                torch.get_num_threads(),
-                native.DTYPES[x.dtype],
-                native.DTYPES[dtype],
-                bits,
-            )
-        )
-        if status:
-            message = "native product: no memory for the rounded activations"
-            raise MemoryError(message)
-        return out
+        return multiply(self._library, x, weights, dtype)
 
 
 def prepare(tensor: torch.Tensor) -> PreparedWeight:
@@ -125,4 +78,4 @@ def _plain(tensor: torch.Tensor) -> PreparedWeight:
     return PreparedWeight(tensor, tensor.nbytes, "tiled")
 
 
-__all__ = ["OPS", "Packed", "Products", "prepare"]
+__all__ = ["OPS", "Products", "prepare"]
