@@ -35,6 +35,18 @@ struct Simd {
   static void store(half* p, F x) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
   }
+  // the lowest byte of each number's bits
+  static void store_low_bytes(std::int8_t* p, F x) {
+    const __m256i lowest = _mm256_set1_epi32(0x0c080400);
+    const __m256i bytes = _mm256_shuffle_epi8(_mm256_castps_si256(x), lowest);
+    const __m128i both = _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), both);
+  }
+  static F size(F x) { return _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff))); }
+  // of two sizes; what is no number is above all
+  static F larger_size(F a, F b) {
+    return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+  }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
   static F at_least(float low, F x) { return _mm256_max_ps(set(low), x); }  // a NaN in the second operand is returned
   static F max(F a, F b) { return _mm256_max_ps(a, b); }

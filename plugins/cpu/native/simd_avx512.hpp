@@ -32,6 +32,15 @@ struct Simd {
   static void store(half* p, F x) {
     _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   }
+  // the lowest byte of each number's bits
+  static void store_low_bytes(std::int8_t* p, F x) {
+    _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(_mm512_castps_si512(x)));
+  }
+  static F size(F x) { return _mm512_abs_ps(x); }
+  // of two sizes; what is no number is above all
+  static F larger_size(F a, F b) {
+    return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+  }
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
   static F at_least(float low, F x) { return _mm512_max_ps(set(low), x); }  // a NaN in the second operand is returned
   static F max(F a, F b) { return _mm512_max_ps(a, b); }

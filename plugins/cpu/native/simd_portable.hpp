@@ -41,6 +41,14 @@ struct Simd {
   static void store(half* p, F x) {
     for (int i = 0; i < kWidth; ++i) p[i] = to_half(x[i]);
   }
+  // the lowest byte of each number's bits
+  static void store_low_bytes(std::int8_t* p, F x) {
+    const I bits = (I)x;
+    for (int i = 0; i < kWidth; ++i) p[i] = static_cast<std::int8_t>(bits[i]);
+  }
+  static F size(F x) { return (F)((I)x & 0x7fffffff); }
+  // of two sizes; what is no number is above all
+  static F larger_size(F a, F b) { return (I)a > (I)b ? a : b; }
   static F fma(F a, F b, F c) {
 #if defined(__aarch64__)
     return (F)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
