@@ -3,6 +3,7 @@
 
 #include "attention.hpp"
 #include "rows.hpp"
+#include "sampling.hpp"
 
 namespace anychip {
 
@@ -12,6 +13,7 @@ struct Kernels {
   // `count` partial results of each query head, those of one span beside each other, into `out`
   void (*merge[kDTypes])(const Tile& tile, float* partials, std::int64_t count, std::int64_t stride);
   RowKernels rows;
+  SamplingKernels sampling;
 };
 
 const Kernels* portable_kernels();

@@ -11,6 +11,7 @@
 #include "dense_kernel.hpp"
 #include "products_kernel.hpp"
 #include "rows_kernel.hpp"
+#include "sampling_kernel.hpp"
 
 #include "dispatch.hpp"
 
@@ -22,6 +23,7 @@ const Kernels* avx2_kernels() {
       {attend<FloatEngine<float>>, attend<FloatEngine<bf16>>, attend<FloatEngine<half>>},
       {merge_partials<FloatEngine<float>>, merge_partials<FloatEngine<bf16>>, merge_partials<FloatEngine<half>>},
       rows::kKernels,
+      sampling::kKernels,
   };
   return &kernels;
 }

@@ -8,6 +8,7 @@
 #include "attention_kernel.hpp"
 #include "dense_kernel.hpp"
 #include "rows_kernel.hpp"
+#include "sampling_kernel.hpp"
 
 #include "dispatch.hpp"
 
@@ -19,6 +20,7 @@ const Kernels* avx512_kernels() {
       {attend<FloatEngine<float>>, attend<FloatEngine<bf16>>, attend<FloatEngine<half>>},
       {merge_partials<FloatEngine<float>>, merge_partials<FloatEngine<bf16>>, merge_partials<FloatEngine<half>>},
       rows::kKernels,
+      sampling::kKernels,
   };
   return &kernels;
 }

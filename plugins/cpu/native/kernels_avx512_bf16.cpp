@@ -9,6 +9,7 @@
 #include "attention_kernel.hpp"
 #include "dense_kernel.hpp"
 #include "rows_kernel.hpp"
+#include "sampling_kernel.hpp"
 
 #include "dispatch.hpp"
 
@@ -20,6 +21,7 @@ const Kernels* avx512_bf16_kernels() {
       {attend<FloatEngine<float>>, attend<PairEngine>, attend<FloatEngine<half>>},
       {merge_partials<FloatEngine<float>>, merge_partials<PairEngine>, merge_partials<FloatEngine<half>>},
       rows::kKernels,
+      sampling::kKernels,
   };
   return &kernels;
 }

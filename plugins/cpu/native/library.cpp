@@ -143,3 +143,14 @@ EXPORT std::int32_t anychip_cpu_heads(const anychip::HeadsArgs* args) { return !
 EXPORT void anychip_cpu_gated(const anychip::GatedArgs* args) { anychip::gated(*args); }
 
 EXPORT void anychip_cpu_argmax(const anychip::ArgmaxArgs* args) { anychip::argmax(*args); }
+
+EXPORT void anychip_cpu_sample(const anychip::SampleArgs* args) { anychip::sample(*args); }
+
+// 0: done; 1: an id is not in the vocabulary, or out of memory, and nothing was written
+EXPORT std::int32_t anychip_cpu_penalise(const anychip::PenaltyArgs* args) {
+  try {
+    return !anychip::penalise(*args);
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}

@@ -194,6 +194,28 @@ void gated(const GatedArgs& args, std::int64_t begin, std::int64_t end) {
         args.dim);
 }
 
+struct Most {
+  float value;
+  bool is_strange;  // not a number is among them
+};
+
+inline Most most_of(const float* x, std::int64_t begin, std::int64_t end) {
+  F most = Simd::set(-kInfinity);
+  bool is_strange = false;
+  std::int64_t i = begin;
+  for (; i + W <= end; i += W) {
+    const F v = Simd::load(x + i);
+    most = Simd::max(v, most);
+    is_strange |= Simd::any_nan(v);
+  }
+  float top = Simd::max(most);
+  for (; i < end; ++i) {
+    top = larger(top, x[i]);
+    is_strange |= x[i] != x[i];
+  }
+  return {top, is_strange};
+}
+
 // The first of the largest; the first that is not a number, if one is.
 inline std::int64_t largest(const float* x, std::int64_t count) {
   constexpr std::int64_t kStretch = 64 * W;
@@ -201,23 +223,11 @@ inline std::int64_t largest(const float* x, std::int64_t count) {
   std::int64_t found = 0;  // where the stretch begins that holds it
   for (std::int64_t begin = 0; begin < count; begin += kStretch) {
     const std::int64_t end = smaller(begin + kStretch, count);
-    F most = Simd::set(-kInfinity);
-    bool is_strange = false;
-    std::int64_t i = begin;
-    for (; i + W <= end; i += W) {
-      const F v = Simd::load(x + i);
-      most = Simd::max(v, most);
-      is_strange |= Simd::any_nan(v);
-    }
-    float top = Simd::max(most);
-    for (; i < end; ++i) {
-      top = larger(top, x[i]);
-      is_strange |= x[i] != x[i];
-    }
-    if (is_strange)
-      for (i = begin; i < end; ++i)
+    const Most most = most_of(x, begin, end);
+    if (most.is_strange)
+      for (std::int64_t i = begin; i < end; ++i)
         if (x[i] != x[i]) return i;
-    if (top > best) best = top, found = begin;
+    if (most.value > best) best = most.value, found = begin;
   }
   while (x[found] != best) ++found;
   return found;

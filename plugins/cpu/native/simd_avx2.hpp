@@ -9,6 +9,7 @@ namespace {
 
 struct Simd {
   using F = __m256;
+  using D = __m256d;  // half as many doubles
   static constexpr int kWidth = 8;
   static constexpr int kRowTile = 2;
   static constexpr int kVectorTile = 4;
@@ -48,6 +49,7 @@ struct Simd {
     return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
   }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  static D fma(D a, D b, D c) { return _mm256_fmadd_pd(a, b, c); }
   static F at_least(float low, F x) { return _mm256_max_ps(set(low), x); }  // a NaN in the second operand is returned
   static F max(F a, F b) { return _mm256_max_ps(a, b); }
   static F keep(F x, F index, float first, float last) {

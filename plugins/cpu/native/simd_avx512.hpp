@@ -9,6 +9,7 @@ namespace {
 
 struct Simd {
   using F = __m512;
+  using D = __m512d;  // half as many doubles
   static constexpr int kWidth = 16;
   static constexpr int kRowTile = 4;
   static constexpr int kVectorTile = 4;
@@ -42,6 +43,7 @@ struct Simd {
     return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
   }
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  static D fma(D a, D b, D c) { return _mm512_fmadd_pd(a, b, c); }
   static F at_least(float low, F x) { return _mm512_max_ps(set(low), x); }  // a NaN in the second operand is returned
   static F max(F a, F b) { return _mm512_max_ps(a, b); }
   static F keep(F x, F index, float first, float last) {

@@ -12,6 +12,7 @@ namespace {
 
 struct Simd {
   using F = float __attribute__((vector_size(16)));
+  using D = double __attribute__((vector_size(16)));  // half as many doubles
   using I = std::int32_t __attribute__((vector_size(16)));
   static constexpr int kWidth = 4;
   static constexpr int kRowTile = 2;  // rows and vectors that a kernel keeps in registers
@@ -56,6 +57,7 @@ struct Simd {
     return a * b + c;
 #endif
   }
+  static D fma(D a, D b, D c) { return a * b + c; }
   // a NaN in x stays one
   static F at_least(float low, F x) {
     const F bound = set(low);

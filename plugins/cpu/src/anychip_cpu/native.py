@@ -79,6 +79,7 @@ class Library:
         attention: takes the address of AttentionArgs, returns 0 when done.
         norm, heads, gated, argmax: take the bytes of their struct in rows.hpp; `heads` returns 0 when done.
         product: the same of products.hpp.
+        sample, penalise: the same of sampling.hpp; `penalise` returns 0 when done.
         is_parallel: several threads share the work; else the process has no OpenMP runtime whose threads it could use.
     """
 
@@ -88,9 +89,13 @@ class Library:
         self.norm, self.heads = opened.anychip_cpu_norm, opened.anychip_cpu_heads
         self.gated, self.argmax = opened.anychip_cpu_gated, opened.anychip_cpu_argmax
         self.product = opened.anychip_cpu_product
-        for function in (self.norm, self.heads, self.gated, self.argmax, self.product):
+        self.sample, self.penalise = opened.anychip_cpu_sample, opened.anychip_cpu_penalise
+        for function in (
+            *(self.norm, self.heads, self.gated, self.argmax, self.product),
+            *(self.sample, self.penalise),
+        ):
             function.argtypes, function.restype = (ctypes.c_char_p,), None
-        self.heads.restype = self.product.restype = ctypes.c_int32
+        self.heads.restype = self.product.restype = self.penalise.restype = ctypes.c_int32
         opened.anychip_cpu_kernels.restype = ctypes.c_char_p
         opened.anychip_cpu_choose.argtypes = (ctypes.c_char_p,)
         opened.anychip_cpu_set_openmp.argtypes = (ctypes.c_void_p,)

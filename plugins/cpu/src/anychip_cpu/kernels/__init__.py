@@ -21,6 +21,7 @@ from anychip_cpu.kernels import (
     sampling,
 )
 from anychip_cpu.kernels.attention import NativeAttention, PagedAttention
+from anychip_cpu.kernels.drawing import Drawing
 from anychip_cpu.kernels.rows import Rows
 from anychip_sdk.ops import apply_logit_bias
 from anychip_sdk.registry import KernelFunction, Need, Registrar, multiple_of, one_of
@@ -52,7 +53,7 @@ def register(registry: Registrar) -> None:
         registry.register(
             name, kernel, dtypes=FLOATS, requires={**needs, **blocks_need}, prepares_weight=True, name="native"
         )
-    for name, kernel in _natives(rows).items():
+    for name, kernel in {**_natives(rows), **_choosers(Drawing(loaded))}.items():
         registry.register(name, kernel, dtypes=FLOATS, requires=_absence(library), name="native")
     for name, kernel in _SIMPLE.items():
         registry.register(name, kernel, dtypes=FLOATS, name=name)
@@ -96,6 +97,10 @@ def _register_dense(registry: Registrar, products: dense.Dense, attention: Nativ
     needs = {} if lack is None else {"machine": Need(lambda _: False, lack)}
     for name, kernel in kernels.items():
         registry.register(name, kernel, dtypes=(dense.DTYPE,), requires=needs, prepares_weight=True, name="native")
+
+
+def _choosers(drawing: Drawing) -> dict[str, KernelFunction]:
+    return {"apply_penalties": drawing.apply_penalties, "sample": drawing.sample}
 
 
 def _register_packed(
