@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +17,30 @@ from anychip.plan.memory import SAMPLED_ROWS
 from anychip_sdk.registry import Resolution
 
 
+class _Drawn(NamedTuple):
+    """Rows that are drawn at once."""
+
+    rows: list[int]
+    sequences: list[Sequence]
+    filters: tuple[torch.Tensor, ...]  #: temperature, top-k, top-p, min-p
+
+
+class _Penalised(NamedTuple):
+    sequences: list[Sequence]
+    rows: torch.Tensor
+    prompts: torch.Tensor
+    strengths: tuple[torch.Tensor, ...]  #: repetition, presence, frequency
+
+
+class _Company(NamedTuple):
+    """What stays the same from step to step while the same sequences are sampled."""
+
+    biased: list[tuple[int, Sequence]]
+    penalised: _Penalised | None
+    drawn: list[_Drawn]
+    has_greedy: bool
+
+
 class Sampler:
     """Applies bias, penalties and the draw, a few rows at a time so that sorting stays small."""
 
@@ -24,6 +50,7 @@ class Sampler:
         self._penalise = bound_function(ops["apply_penalties"])
         self._bias = bound_function(ops["apply_logit_bias"])
         self._device = device
+        self._company = lru_cache(maxsize=1)(self._make_company)
 
     def __call__(self, logits: torch.Tensor, sequences: SequenceOf[Sequence]) -> list[int]:
         """One token per row.
@@ -34,32 +61,27 @@ class Sampler:
         """
         if all(one.is_plain for one in sequences):
             return self._argmax(logits).tolist()  # type: ignore[no-any-return]
-        self._apply_bias(logits, sequences)
-        self._apply_penalties(logits, sequences)
-        drawn = [row for row, one in enumerate(sequences) if one.request.params.temperature >= GREEDY_BELOW]
-        tokens: list[int] = self._argmax(logits).tolist() if len(drawn) < len(sequences) else [0] * len(sequences)
-        for start in range(0, len(drawn), SAMPLED_ROWS):
-            rows = drawn[start : start + SAMPLED_ROWS]
-            picked = self._draw(logits[self._ids(rows)], [sequences[row] for row in rows])
-            for row, token in zip(rows, picked, strict=True):
+        company = self._company(tuple(sequences))
+        self._apply_bias(logits, company.biased)
+        if company.penalised is not None:
+            self._apply_penalties(logits, company.penalised)
+        tokens: list[int] = self._argmax(logits).tolist() if company.has_greedy else [0] * len(sequences)
+        for drawn in company.drawn:
+            for row, token in zip(drawn.rows, self._draw(logits, drawn), strict=True):
                 tokens[row] = token
         return tokens
 
-    def _draw(self, logits: torch.Tensor, sequences: SequenceOf[Sequence]) -> list[int]:
-        params = [one.request.params for one in sequences]
-        picked = self._sample(
-            logits,
-            self._floats([one.temperature for one in params]),
-            self._ids([one.top_k for one in params]),
-            self._floats([one.top_p for one in params]),
-            self._floats([one.min_p for one in params]),
-            torch.tensor([one.uniform() for one in sequences], dtype=torch.float64, device=self._device),
-        )
+    def _draw(self, logits: torch.Tensor, drawn: _Drawn) -> list[int]:
+        first, last = drawn.rows[0], drawn.rows[-1]
+        is_run = last - first + 1 == len(drawn.rows)
+        chosen = logits[first : last + 1] if is_run else logits[self._ids(drawn.rows)]
+        uniform = np.array([one.uniform() for one in drawn.sequences])
+        picked = self._sample(chosen, *drawn.filters, torch.from_numpy(uniform).to(self._device))
         return picked.tolist()  # type: ignore[no-any-return]
 
-    def _apply_bias(self, logits: torch.Tensor, sequences: SequenceOf[Sequence]) -> None:
+    def _apply_bias(self, logits: torch.Tensor, biased: SequenceOf[tuple[int, Sequence]]) -> None:
         entries: dict[tuple[int, int], float] = {}
-        for row, one in enumerate(sequences):
+        for row, one in biased:
             for token, bias in one.request.params.logit_bias:
                 entries[row, token] = entries.get((row, token), 0.0) + bias
             for token in one.banned_ids():
@@ -68,21 +90,46 @@ class Sampler:
             rows, ids = zip(*entries, strict=True)
             self._bias(logits, self._ids(rows), self._ids(ids), self._floats(list(entries.values())))
 
-    def _apply_penalties(self, logits: torch.Tensor, sequences: SequenceOf[Sequence]) -> None:
+    def _apply_penalties(self, logits: torch.Tensor, penalised: _Penalised) -> None:
+        outputs = self._padded([one.token_array()[one.prompt_len :] for one in penalised.sequences])
+        self._penalise(logits, penalised.rows, penalised.prompts, outputs, *penalised.strengths)
+
+    def _make_company(self, sequences: tuple[Sequence, ...]) -> _Company:
+        params = [one.request.params for one in sequences]
+        drawn = [row for row, one in enumerate(params) if one.temperature >= GREEDY_BELOW]
+        return _Company(
+            biased=[(row, sequences[row]) for row, one in enumerate(params) if one.logit_bias or one.min_tokens],
+            penalised=self._penalised(sequences),
+            drawn=[
+                self._drawn(sequences, drawn[start : start + SAMPLED_ROWS])
+                for start in range(0, len(drawn), SAMPLED_ROWS)
+            ],
+            has_greedy=len(drawn) < len(sequences),
+        )
+
+    def _drawn(self, sequences: SequenceOf[Sequence], rows: list[int]) -> _Drawn:
+        params = [sequences[row].request.params for row in rows]
+        filters = (
+            self._floats([one.temperature for one in params]),
+            self._ids([one.top_k for one in params]),
+            self._floats([one.top_p for one in params]),
+            self._floats([one.min_p for one in params]),
+        )
+        return _Drawn(rows, [sequences[row] for row in rows], filters)
+
+    def _penalised(self, sequences: SequenceOf[Sequence]) -> _Penalised | None:
         rows = [row for row, one in enumerate(sequences) if one.request.params.is_penalised]
         if not rows:
-            return
+            return None
         chosen = [sequences[row] for row in rows]
         params = [one.request.params for one in chosen]
-        self._penalise(
-            logits,
-            self._ids(rows),
-            self._padded([one.token_array()[: one.prompt_len] for one in chosen]),
-            self._padded([one.token_array()[one.prompt_len :] for one in chosen]),
+        strengths = (
             self._floats([one.repetition_penalty for one in params]),
             self._floats([one.presence_penalty for one in params]),
             self._floats([one.frequency_penalty for one in params]),
         )
+        prompts = self._padded([one.token_array()[: one.prompt_len] for one in chosen])
+        return _Penalised(chosen, self._ids(rows), prompts, strengths)
 
     def _padded(self, arrays: SequenceOf[TokenArray]) -> torch.Tensor:
         """int64 [rows, the longest]; -1 behind a row's end."""

@@ -42,8 +42,8 @@ class Drawing:
         ids = torch.empty(rows, dtype=torch.int64)
         addresses = (one.data_ptr() for one in (logits, *settings, ids))
         self._library.sample(_SAMPLE.pack(*addresses, rows, vocab, vocab, torch.get_num_threads()))
-        undecided = (ids < 0).nonzero().flatten()
-        if len(undecided):
+        if bool((ids < 0).any()):
+            undecided = (ids < 0).nonzero().flatten()
             ids[undecided] = sample_op.reference(*(one[undecided] for one in (logits, *settings)))
         return ids
 
