@@ -19,109 +19,161 @@ using anychip::ProductArgs;
 using F = Simd::F;
 
 constexpr int kVectors = Dense::kVectors;
+constexpr int kTileVectors = kTileOutputs / Simd::kWidth;
 constexpr int kOutputs = kVectors * Simd::kWidth;  // that are summed at a time
-constexpr std::int64_t kLine = 64;
+constexpr std::int64_t kCacheLine = 64;
 constexpr std::int64_t kPairBytes = kTileOutputs * sizeof(std::uint32_t);
-// How far ahead of its use a weight is fetched when it is used once: the time that memory takes
+// bytes from a weight that is used to the one that is fetched: what a core works through while memory answers
 constexpr std::int64_t kAhead = 8192;
+// pairs of a tile that stay in the first cache until two blocks have used them, at most
+constexpr std::int64_t kChunk = 128;
+// from so many rows on squares are turned faster than pairs are copied
+constexpr int kWorthTurning = 5;
 
+// How many lines are fetched with each pair: into the first cache, or into the second.
+enum Fetch { kTwoLines, kLine, kFarLine };
+
+template <Fetch Where>
+inline void fetch(const char* at) {
+  if constexpr (Where == kFarLine) return __builtin_prefetch(at, 0, 2);
+  __builtin_prefetch(at);
+  if constexpr (Where == kTwoLines) __builtin_prefetch(at + kCacheLine);
+}
+
+// Pairs `first` to `last` of R rows. Vectors of W pairs are turned as squares; each is stored whole, and what it leaves
+// behind its own R pairs the next ones overwrite, the last of them one by one.
 template <int R>
 void arrange_block(const ProductArgs& args, const DenseRows& rows, std::int64_t block, std::int64_t first,
                    std::int64_t last) {
+  constexpr int W = Simd::kWidth;
   const std::int64_t whole = smaller(last, args.in / 2);
-  std::uint32_t* panel = rows.panel(block);
   const bf16* x = static_cast<const bf16*>(args.x) + rows.first_row(block) * args.x_stride;
+  std::uint32_t* panel = rows.panel(block);
+  std::int64_t p = first;
+  if constexpr (R >= kWorthTurning) {
+    for (; p + 2 * W <= whole; p += W) {
+      F square[W] = {};
+      for (int r = 0; r < R; ++r) square[r] = Simd::load(reinterpret_cast<const float*>(x + r * args.x_stride + 2 * p));
+      Simd::transpose(square);
+      for (int i = 0; i < W; ++i) Simd::store(reinterpret_cast<float*>(panel + (p + i) * R), square[i]);
+    }
+  }
   for (int r = 0; r < R; ++r, x += args.x_stride) {
-    for (std::int64_t p = first; p < whole; ++p) std::memcpy(panel + p * R + r, x + 2 * p, sizeof *panel);
+    for (std::int64_t rest = p; rest < whole; ++rest) std::memcpy(panel + rest * R + r, x + 2 * rest, sizeof *panel);
     if (whole < last) panel[whole * R + r] = x[2 * whole].bits;
   }
 }
 
 template <class T>
 void write(void* out, std::int64_t at, const F* sums, std::int64_t count) {
-  T padded[kOutputs];
+  T padded[kTileOutputs];
   T* to = static_cast<T*>(out) + at;
-  T* first = count == kOutputs ? to : padded;
-  for (int v = 0; v < kVectors; ++v) Simd::store(first + v * Simd::kWidth, sums[v]);
+  T* first = count == kTileOutputs ? to : padded;
+  for (int v = 0; v < kTileVectors; ++v) Simd::store(first + v * Simd::kWidth, sums[v]);
   if (first == padded) std::memcpy(to, padded, count * sizeof(T));
 }
 
-inline void finish(const ProductArgs& args, std::int64_t row, std::int64_t output, F* sums) {
-  const std::int64_t count = smaller<std::int64_t>(kOutputs, args.outputs - output), at = row * args.outputs + output;
-  if (args.bias != nullptr)
-    for (int v = 0; v < kVectors; ++v) sums[v] = sums[v] + Simd::load(args.bias + output + v * Simd::kWidth);
-  if (count <= 0) return;
+// One row of a tile's sums becomes outputs.
+inline void finish(const ProductArgs& args, std::int64_t row, std::int64_t output, const float* sums) {
+  const std::int64_t count = smaller(kTileOutputs, args.outputs - output), at = row * args.outputs + output;
+  F out[kTileVectors];
+  for (int v = 0; v < kTileVectors; ++v) {
+    out[v] = Simd::load(sums + v * Simd::kWidth);
+    if (args.bias != nullptr) out[v] = out[v] + Simd::load(args.bias + output + v * Simd::kWidth);
+  }
   if (args.out_dtype == anychip::kFloat32)
-    write<float>(args.out, at, sums, count);
+    write<float>(args.out, at, out, count);
   else
-    write<bf16>(args.out, at, sums, count);
+    write<bf16>(args.out, at, out, count);
 }
 
-// What is fetched beside the work: `Lines` of the cache with each pair, every time `step` bytes on.
+// What is fetched beside the work: every time `step` bytes on.
 struct Ahead {
   const char* at;
   std::int64_t step;
 };
 
-// One block and one tile, whose weights these are. Every sum is taken in the order of the pairs, so a row's result
-// depends on that row alone.
-template <int R, int Lines>
-void multiply_block(const ProductArgs& args, const DenseRows& rows, std::int64_t block, std::int64_t tile,
-                    const std::uint32_t* weight, Ahead ahead) {
-  for (std::int64_t part = 0; part < kTileOutputs; part += kOutputs) {
-    const std::uint32_t* x = rows.panel(block);
-    const std::uint32_t* w = weight + part;
-    F sums[R][kVectors];
+// Some pairs of R rows [pairs][R] and of a tile's weights, added to `sums` [R][kTileOutputs]. Each sum is taken in the
+// order of the pairs, so a row's result depends on that row alone.
+template <int R, Fetch Where>
+void add_pairs(const std::uint32_t* rows, const std::uint32_t* weight, std::int64_t pairs, bool is_first, Ahead ahead,
+               float* sums) {
+  for (int part = 0; part < kTileOutputs; part += kOutputs) {
+    const std::uint32_t *x = rows, *w = weight + part;
+    F sum[R][kVectors];
     for (int r = 0; r < R; ++r)
-      for (int v = 0; v < kVectors; ++v) sums[r][v] = Simd::zero();
-    for (std::int64_t p = 0; p < rows.pairs; ++p, x += R, w += kTileOutputs, ahead.at += ahead.step) {
+      for (int v = 0; v < kVectors; ++v)
+        sum[r][v] = is_first ? Simd::zero() : Simd::load(sums + r * kTileOutputs + part + v * Simd::kWidth);
+    for (std::int64_t p = 0; p < pairs; ++p, x += R, w += kTileOutputs, ahead.at += ahead.step) {
       Dense::Pairs weights[kVectors];
       for (int v = 0; v < kVectors; ++v) weights[v] = Dense::load(w + v * Simd::kWidth);
-      if (Lines == 1) __builtin_prefetch(ahead.at, 0, 2);
-      if (Lines == 2) __builtin_prefetch(ahead.at), __builtin_prefetch(ahead.at + kLine);
+      fetch<Where>(ahead.at);
       for (int r = 0; r < R; ++r) {
         const Dense::Pairs one = Dense::set(x[r]);
-        for (int v = 0; v < kVectors; ++v) sums[r][v] = Dense::dot(sums[r][v], weights[v], one);
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = Dense::dot(sum[r][v], weights[v], one);
       }
     }
-    for (int r = 0; r < R; ++r) finish(args, rows.first_row(block) + r, tile * kTileOutputs + part, sums[r]);
+    for (int r = 0; r < R; ++r)
+      for (int v = 0; v < kVectors; ++v) Simd::store(sums + r * kTileOutputs + part + v * Simd::kWidth, sum[r][v]);
   }
 }
 
+// The functions for blocks of one size; `add` by what is fetched.
 struct Sized {
   decltype(&arrange_block<1>) arrange;
-  decltype(&multiply_block<1, 1>) multiply, multiply_once;
+  decltype(&add_pairs<1, kLine>) add[3];
 };
 
-// by the rows of a block, less one
 template <int... R>
 const Sized& sized(std::int64_t rows, std::integer_sequence<int, R...>) {
-  static constexpr Sized kSized[] = {{arrange_block<R + 1>, multiply_block<R + 1, 1>, multiply_block<R + 1, 2>}...};
+  static constexpr Sized kSized[] = {
+      {arrange_block<R + 1>, {add_pairs<R + 1, kTwoLines>, add_pairs<R + 1, kLine>, add_pairs<R + 1, kFarLine>}}...};
   return kSized[rows - 1];
 }
 
-inline const Sized& sized(const DenseRows& rows, std::int64_t block) {
-  return sized(rows.first_row(block + 1) - rows.first_row(block), std::make_integer_sequence<int, Dense::kRows>());
-}
+inline const Sized& sized(std::int64_t rows) { return sized(rows, std::make_integer_sequence<int, Dense::kRows>()); }
 
 inline void arrange(const ProductArgs& args, const DenseRows& rows, std::int64_t first_pair, std::int64_t last_pair) {
   for (std::int64_t block = 0; block < rows.blocks; ++block)
-    sized(rows, block).arrange(args, rows, block, first_pair, last_pair);
+    sized(rows.size(block)).arrange(args, rows, block, first_pair, last_pair);
 }
 
-// Weights that are used for one block come straight from memory; those for several wait in the second cache, into which
-// the blocks fetch the next tile, each its share.
+// So many pairs of a tile are worked through by all blocks before the next; what is fetched with each of a block's.
+struct Course {
+  std::int64_t pairs, step;
+  Fetch fetch;
+};
+
+// One block takes its weights straight from memory. Two share a chunk in the first cache and fetch the next one. More
+// share a tile in the second cache and fetch the next one.
+inline Course course(std::int64_t blocks, std::int64_t pairs) {
+  if (blocks == 1) return {pairs, kPairBytes, kTwoLines};
+  if (blocks > 2) return {pairs, kPairBytes / blocks, kFarLine};
+  const std::int64_t chunks = (pairs + kChunk - 1) / kChunk;
+  return {(pairs + chunks - 1) / chunks, kPairBytes / blocks, kLine};
+}
+
 inline void multiply(const ProductArgs& args, const DenseRows& rows, std::int64_t first_block, std::int64_t last_block,
-                     std::int64_t tile) {
-  const std::int64_t tile_bytes = rows.pairs * kPairBytes, blocks = last_block - first_block;
-  const char* weight = reinterpret_cast<const char*>(args.weight) + tile * tile_bytes;
-  const auto* pairs = reinterpret_cast<const std::uint32_t*>(weight);
-  if (blocks == 1)
-    return sized(rows, first_block).multiply_once(args, rows, first_block, tile, pairs, {weight + kAhead, kPairBytes});
-  const std::int64_t step = kPairBytes / blocks;
-  for (std::int64_t block = 0; block < blocks; ++block) {
-    const Ahead ahead = {weight + tile_bytes + block * rows.pairs * step, step};
-    sized(rows, first_block + block).multiply(args, rows, first_block + block, tile, pairs, ahead);
+                     std::int64_t tile, std::int64_t next_tile) {
+  const std::int64_t blocks = last_block - first_block, tile_pairs = rows.pairs * kTileOutputs;
+  const auto* weight = reinterpret_cast<const std::uint32_t*>(args.weight);
+  const std::uint32_t *own = weight + tile * tile_pairs, *next = weight + next_tile * tile_pairs;
+  const Course way = course(blocks, rows.pairs);
+  alignas(64) float sums[2][Dense::kRows * kTileOutputs];  // blocks take turns
+  for (std::int64_t first = 0, last; first < rows.pairs; first = last) {
+    last = smaller(first + way.pairs, rows.pairs);
+    const auto* ahead = reinterpret_cast<const char*>(last < rows.pairs ? own + last * kTileOutputs : next);
+    if (blocks == 1) ahead = reinterpret_cast<const char*>(own) + kAhead;
+    for (std::int64_t block = first_block; block < last_block; ++block) {
+      const std::int64_t count = rows.size(block);
+      float* to = sums[block % 2];
+      sized(count).add[way.fetch](rows.panel(block) + first * count, own + first * kTileOutputs, last - first,
+                                  first == 0, {ahead, way.step}, to);
+      ahead += (last - first) * way.step;
+      if (last < rows.pairs) continue;
+      for (std::int64_t r = 0; r < count; ++r)
+        finish(args, rows.first_row(block) + r, tile * kTileOutputs, to + r * kTileOutputs);
+    }
   }
 }
 

@@ -19,6 +19,8 @@ constexpr std::int64_t kTurns = 8;
 constexpr std::int64_t kRowGap = 64;
 // so many blocks of arranged rows stay in the last cache while the weights pass
 constexpr std::int64_t kBlocksAtOnce = 36;
+// of what is left a member takes a half of its share
+constexpr std::int64_t kShares = 2;
 
 void round_rows(ProductWork& work) {
   for (;;) {
@@ -44,17 +46,31 @@ void arrange_rows(ProductWork& work, const Team& team) {
   work.dense->arrange(work.args, work.rows, pairs * team.rank / team.size, pairs * (team.rank + 1) / team.size);
 }
 
+struct Turn {
+  std::int64_t begin, end;
+};
+
+// Less each time, so that members read long stretches of weights and yet end together.
+Turn take_turn(ProductWork& work, std::int64_t all, unsigned members) {
+  std::int64_t begin = work.next_tile.load(std::memory_order_relaxed), end;
+  do {
+    end = begin + std::max<std::int64_t>(1, (all - begin) / (kShares * members));
+    if (begin >= all) return {all, all};
+  } while (!work.next_tile.compare_exchange_weak(begin, end, std::memory_order_relaxed));
+  return {begin, end};
+}
+
 // All tiles for the first blocks of rows, then for the next.
-void multiply_dense_tiles(ProductWork& work) {
+void multiply_dense_tiles(ProductWork& work, const Team& team) {
   const std::int64_t blocks = work.rows.blocks, groups = (blocks + kBlocksAtOnce - 1) / kBlocksAtOnce;
-  for (;;) {
-    const std::int64_t begin = work.next_tile.fetch_add(work.grain, std::memory_order_relaxed);
-    const std::int64_t end = std::min(begin + work.grain, groups * work.tiles);
-    if (begin >= end) return;
-    for (std::int64_t at = begin; at < end; ++at) {
-      const std::int64_t first = at / work.tiles * kBlocksAtOnce;
-      work.dense->multiply(work.args, work.rows, first, std::min(first + kBlocksAtOnce, blocks), at % work.tiles);
-    }
+  const std::int64_t all = groups * work.tiles;
+  Turn turn = take_turn(work, all, team.size);
+  while (turn.begin < turn.end) {
+    const std::int64_t at = turn.begin++, first = at / work.tiles * kBlocksAtOnce;
+    if (turn.begin == turn.end) turn = take_turn(work, all, team.size);
+    const std::int64_t next = turn.begin < turn.end ? turn.begin : at;
+    work.dense->multiply(work.args, work.rows, first, std::min(first + kBlocksAtOnce, blocks), at % work.tiles,
+                         next % work.tiles);
   }
 }
 
@@ -102,7 +118,7 @@ void product_in_team(ProductWork& work, Team& team) {
     round_rows(work);
   team.wait();
   if (work.dense != nullptr)
-    multiply_dense_tiles(work);
+    multiply_dense_tiles(work, team);
   else
     multiply_tiles(work);
 }

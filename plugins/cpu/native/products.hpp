@@ -56,6 +56,7 @@ struct DenseRows {
     const std::int64_t least = rows / blocks, more = rows % blocks;
     return block * least + (block < more ? block : more);
   }
+  std::int64_t size(std::int64_t block) const { return first_row(block + 1) - first_row(block); }
   std::uint32_t* panel(std::int64_t block) const { return panels + first_row(block) * pairs; }
 };
 
