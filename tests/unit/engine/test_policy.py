@@ -1,5 +1,7 @@
 """The order of admission: longest cached prefix, ageing, and waiting for a prefix that is being computed."""
 
+import pytest
+
 from anychip.engine.policy import LongestPrefixFirst
 from support.schedules import Bench, config
 
@@ -64,6 +66,27 @@ def test_a_long_new_prefix_is_computed_by_one_only() -> None:
     bench.check_outputs()
     assert [bench.last[str(number), 0].cached_tokens for number in range(3)] == [0, 16, 16]
     assert bench.scheduler.stats().prompt_tokens == 3 * 18 + 2
+
+
+@pytest.mark.parametrize("chunk", [512, 4096])
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_prefix_of_requests_that_arrive_together_goes_through_the_model_once(chunk: int, late: int) -> None:
+    """Four prompts of 1,024 common and 64 own tokens, all at once or one of them a step later."""
+    settings = config(policy="lpm", chunked_prefill_size=chunk, page_size=16, context_length=2000)
+    bench = Bench(settings, 400)
+    prefix = [1, 2, 4, 5] * 256
+    prompts = [[*prefix, *[6 + number] * 64] for number in range(4)]
+    for number in range(4 - late):
+        bench.add(str(number), prompts[number], max_tokens=1)
+    batch = bench.step()
+    for number in range(4 - late, 4):
+        bench.add(str(number), prompts[number], max_tokens=1)
+    computed = 0
+    while batch is not None:
+        computed += batch.tokens - batch.decode_rows
+        batch = bench.step()
+    assert computed == 1024 + 4 * 64
+    bench.check_outputs()
 
 
 def test_a_short_common_prefix_is_not_waited_for() -> None:
