@@ -256,7 +256,7 @@ class SloSection(Section):
         Expect("a duration such as 40ms"),
         Field(
             description="Time per further output token, 95th percentile. Steps with running requests take only as many "
-            "prompt tokens as it leaves time for, by what the device was measured to need."
+            "prompt tokens as it leaves time for, in turn none, by what the device was measured to need."
         ),
     ] = None
 
