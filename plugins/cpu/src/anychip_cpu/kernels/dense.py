@@ -9,8 +9,7 @@ from torch.nn import functional
 
 from anychip_cpu import host, native
 from anychip_cpu.kernels import packed as onednn
-from anychip_cpu.kernels.products import TILE, Packed, Weights, multiply
-from anychip_cpu.memory import mapped
+from anychip_cpu.kernels.products import TILE, WEIGHTS, Packed, Weights, multiply
 from anychip_sdk.hooks import PreparedWeight
 
 BITS = 16
@@ -51,7 +50,7 @@ def prepare(name: str, tensor: torch.Tensor) -> PreparedWeight | None:
         tensor = functional.pad(tensor, (0, odd, 0, fill))
     pairs = tensor.contiguous().view(torch.int32)
     source = pairs.view(-1, TILE, pairs.shape[1]).transpose(1, 2)
-    packed = mapped(tensor.nbytes).view(torch.int32).view(source.shape)
+    packed = WEIGHTS.take(tensor.nbytes).view(torch.int32).view(source.shape)
     packed.copy_(source)
     return PreparedWeight(Packed(packed, outputs), packed.nbytes, "tiled")
 

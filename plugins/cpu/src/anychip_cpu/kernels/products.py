@@ -8,10 +8,14 @@ from typing import NamedTuple
 import torch
 
 from anychip_cpu import native
+from anychip_cpu.memory import Arena
 
 TILE = 32  #: outputs that lie side by side
 #: ProductArgs of products.hpp
 _ARGS = struct.Struct("=6Q6q3i")
+
+#: where packed weights lie
+WEIGHTS = Arena()
 
 
 class Packed(NamedTuple):
@@ -66,4 +70,4 @@ def _address(tensor: torch.Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
-__all__ = ["TILE", "Packed", "Weights", "multiply"]
+__all__ = ["TILE", "WEIGHTS", "Packed", "Weights", "multiply"]

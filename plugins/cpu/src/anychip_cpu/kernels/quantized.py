@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from anychip_cpu import native
-from anychip_cpu.kernels.products import TILE, Packed, Weights, multiply
-from anychip_cpu.memory import mapped
+from anychip_cpu.kernels.products import TILE, WEIGHTS, Packed, Weights, multiply
 from anychip_sdk.hooks import PreparedWeight
 from anychip_sdk.ops.quantized import BLOCK
 
@@ -67,7 +66,7 @@ def prepare(tensor: torch.Tensor) -> PreparedWeight:
     if fill or rest:  # else a copy would take as much memory as the weight
         levels = torch.nn.functional.pad(levels, (0, rest, 0, fill))
     source = levels.view(-1, TILE, levels.shape[1] // row_bytes, row_bytes // 4, 4).permute(0, 2, 3, 1, 4)
-    packed = mapped(levels.numel()).view(source.shape)
+    packed = WEIGHTS.take(levels.numel()).view(source.shape)
     packed.copy_(source)
     if tensor.dtype == torch.int8:
         packed ^= 128  # from signed to 128 more, unsigned
