@@ -13,7 +13,9 @@ import torch
 from anychip.models.config import ModelConfig
 from anychip.plan.explain import as_json, as_text
 from anychip.plan.plan import Plan
+from anychip.plan.price import price
 from anychip.plan.resolve import CheckpointFacts, resolve
+from anychip.plan.speeds import Known
 from anychip.recipe import load
 from anychip.recipe.schema import Recipe
 from anychip_sdk.backend import Backend, BackendInfo, load_backend
@@ -191,10 +193,12 @@ class GoldenCase:
         return plan_of(recipe, config, backend, path=self.path, supports_thinking=self.supports_thinking)
 
     def files(self) -> dict[Path, str]:
-        """What `tests/golden/plans` holds for it."""
+        """What `tests/golden/plans` holds for it; nobody measured its device."""
         plan, stem = self.plan(), self.recipe.replace("/", "-")
-        data = json.dumps(as_json(plan), indent=1, ensure_ascii=False)
-        return {GOLDEN / f"{stem}.txt": as_text(plan) + "\n", GOLDEN / f"{stem}.json": data + "\n"}
+        config, backend = ModelConfig.from_raw(self.raw_config), stub_backend(self.backend, **self.options)
+        cost = price(plan, facts(config), backend, Known(None, "nobody measured it"))
+        data = json.dumps(as_json(plan, cost), indent=1, ensure_ascii=False)
+        return {GOLDEN / f"{stem}.txt": as_text(plan, cost) + "\n", GOLDEN / f"{stem}.json": data + "\n"}
 
 
 P800: Mapping[str, Any] = {

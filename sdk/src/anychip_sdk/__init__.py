@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from anychip_sdk.kv import KVLayout, KVPool, KVSpec, SlabKVPool
     from anychip_sdk.ops.base import CATALOGUE, AttentionBatch
     from anychip_sdk.registry import OpKey, OpRegistry, Registrar, at_least, at_most, multiple_of, one_of
+    from anychip_sdk.speeds import KernelSpeed, Speeds
 
 _HOMES = {
     "API_VERSION": "anychip_sdk.hooks",
@@ -37,6 +38,7 @@ _HOMES = {
     "KVLayout": "anychip_sdk.kv",
     "KVPool": "anychip_sdk.kv",
     "KVSpec": "anychip_sdk.kv",
+    "KernelSpeed": "anychip_sdk.speeds",
     "MemoryInfo": "anychip_sdk.device",
     "OpKey": "anychip_sdk.registry",
     "OpRegistry": "anychip_sdk.registry",
@@ -44,6 +46,7 @@ _HOMES = {
     "Registrar": "anychip_sdk.registry",
     "Requirements": "anychip_sdk.info",
     "SlabKVPool": "anychip_sdk.kv",
+    "Speeds": "anychip_sdk.speeds",
     "Stream": "anychip_sdk.device",
     "at_least": "anychip_sdk.registry",
     "at_most": "anychip_sdk.registry",
@@ -79,6 +82,7 @@ __all__ = [
     "KVLayout",
     "KVPool",
     "KVSpec",
+    "KernelSpeed",
     "MemoryInfo",
     "OpKey",
     "OpRegistry",
@@ -86,6 +90,7 @@ __all__ = [
     "Registrar",
     "Requirements",
     "SlabKVPool",
+    "Speeds",
     "Stream",
     "at_least",
     "at_most",

@@ -9,6 +9,8 @@ from typing import Literal
 
 import torch
 
+from anychip_sdk.speeds import Speeds
+
 GraphCapture = Literal["none", "piecewise", "full"]
 
 
@@ -42,6 +44,7 @@ class DeviceInfo:
         default_factory=dict
     )  #: of driver, runtime, sdk, firmware; compared with requires
     attributes: Mapping[str, str] = field(default_factory=dict)  #: architecture, cores ...; shown, never interpreted
+    speeds: Speeds | None = None  #: by its data sheet, for a plan's times; what was measured here counts instead
 
 
 @dataclass(frozen=True)

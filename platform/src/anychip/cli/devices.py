@@ -1,17 +1,22 @@
-"""`platform devices`: what the installed backends find on this machine. Knows how it is shown."""
+"""`platform devices`: what the installed backends find on this machine, and how fast it is. Knows how it is shown."""
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
 
-from anychip.cli.output import Output, OutputOption, emit, table
+from anychip.cli.output import Output, OutputOption, emit, progress_console, table
 
 if TYPE_CHECKING:
     from anychip.backends import Probed
+    from anychip_sdk.speeds import KernelSpeed, Speeds
 
+_RATES = ("KERNEL", "CALL us", "WEIGHTS GB/s", "GFLOP/s", "KV GB/s", "ATTENTION GFLOP/s", "MOVED GB/s")
 _HEADERS = ("BACKEND", "DEVICE", "PRODUCT", "MEMORY", "FREE", "VERSIONS", "ATTRIBUTES")
 
 
@@ -19,9 +24,19 @@ def devices(
     emulate: Annotated[
         str | None, typer.Option("--emulate", metavar="BACKEND", help="Show the devices of this backend's emulator.")
     ] = None,
+    measure: Annotated[
+        str | None,
+        typer.Option("--measure", metavar="BACKEND", help="Measure how fast its first device is, for plans; a minute."),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="Measure with so many host threads, as backend.threads says.")
+    ] = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Probe every installed backend; one that is broken is listed with its reason."""
+    if measure is not None:
+        _measure(measure, threads, output)
+        return
     from anychip.backends import probe_all, probe_emulator
 
     probed = probe_all() if emulate is None else (probe_emulator(emulate),)
@@ -36,6 +51,47 @@ def reason(one: Probed) -> str:
         return one.error.message.partition("\n")[0]
     absence = one.backend.info.absence if one.backend is not None else ""
     return absence or "no device present"
+
+
+def _measure(name: str, threads: int | None, output: Output) -> None:
+    """Measure a backend's first device and keep what came out, in a process that has the backend's variables."""
+    from dataclasses import asdict
+
+    from anychip.backends import NATIVE, choose
+    from anychip.engine.measure import measure
+    from anychip.plan.speeds import Subject, keep
+
+    library = name if Path(name).suffix == ".so" else None
+    backend = choose(NATIVE if library else name, library).backend
+    missing = {key: value for key, value in backend.info.environment.items() if key not in os.environ}
+    if missing:
+        options = [] if threads is None else ["--threads", str(threads)]
+        command = [sys.executable, "-m", "anychip", "devices", "--measure", name, *options, "--output", output.value]
+        os.execve(sys.executable, command, {**os.environ, **missing})
+    device = backend.find_device(None)
+    console = progress_console()
+    speeds = measure(backend, device, threads, lambda what: console.print(what, markup=False, highlight=False))
+    path = keep(speeds, Subject(backend, device, threads, library))
+    emit({"device": device.name, "path": str(path), **asdict(speeds)}, output, text=_speeds_text(speeds, path))
+
+
+def _speeds_text(speeds: Speeds, path: Path) -> RenderableType:
+    from rich.console import Group
+
+    rows = [(name, *_rates(speed)) for name, speed in speeds.kernels.items()]
+    engine = f"the engine: {1e6 * speeds.step_s:.0f} us a step and {1e6 * speeds.request_s:.1f} us a request in it"
+    return Group(table(_RATES, rows), engine, f"{speeds.source}, kept in {path}")
+
+
+def _rates(speed: KernelSpeed) -> tuple[str, ...]:
+    giga = (
+        speed.weight_bytes_per_s,
+        speed.flops_per_s,
+        speed.kv_bytes_per_s,
+        speed.attention_flops_per_s,
+        speed.moved_bytes_per_s,
+    )
+    return f"{1e6 * speed.call_s:.1f}", *("" if rate is None else f"{rate / 1e9:.1f}" for rate in giga)
 
 
 def _without_json(one: Probed) -> dict[str, object]:

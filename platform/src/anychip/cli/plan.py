@@ -17,11 +17,11 @@ def plan(
 ) -> None:
     """Show what a recipe would become on this machine, and why; reads no weights. Exit code 4: something is missing."""
     from anychip.plan.explain import as_json, as_text
-    from anychip.plan.make import make_plan
+    from anychip.plan.make import make_priced
     from anychip.recipe import load
 
-    made = make_plan(load(recipe, sets=assignments(sets, emulate=emulate)).recipe)
-    emit(as_json(made), output, text=as_text(made))
+    made, price = make_priced(load(recipe, sets=assignments(sets, emulate=emulate)).recipe)
+    emit(as_json(made, price), output, text=as_text(made, price))
 
 
 def register(app: typer.Typer) -> None:

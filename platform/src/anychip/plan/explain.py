@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 
+from anychip.plan.explain_costs import costs_json, costs_text
 from anychip.plan.memory import as_mapping, gib
 from anychip.plan.plan import EMULATED, Decision, HeldCertificate, OpRow, Plan
+from anychip.plan.price import Price
 from anychip_sdk.registry import dtype_name
 
 SCHEMA_VERSION = 1
 SYNCHRONOUS = "synchronous: the host waits for every copy and kernel"
 
 
-def as_json(plan: Plan) -> dict[str, object]:
+def as_json(plan: Plan, price: Price | None = None) -> dict[str, object]:
     """The plan as plain JSON values: a stable contract with a schema version. Sizes in bytes. No secret is in it."""
+    costs = {} if price is None else {"costs": costs_json(plan, price)}
     device, config = plan.backend.device, plan.model.config
     return {
         "schema_version": SCHEMA_VERSION,
@@ -84,6 +87,7 @@ def as_json(plan: Plan) -> dict[str, object]:
         "ops": [op_json(row) for row in plan.ops],
         "weights": {"parameters": len(plan.weights), "elements": sum(one.elements for one in plan.weights.values())},
         "parallel": {"rank": plan.shard.rank, "size": plan.shard.size},
+        **costs,
         "warnings": list(plan.warnings),
     }
 
@@ -101,7 +105,7 @@ def op_json(row: OpRow) -> dict[str, object]:
     }
 
 
-def as_text(plan: Plan) -> str:
+def as_text(plan: Plan, price: Price | None = None) -> str:
     """The plan for a person: sections of aligned lines, a reason behind every decision."""
     sections = (
         ("plan", _head(plan)),
@@ -109,6 +113,7 @@ def as_text(plan: Plan) -> str:
         ("scheduler", _scheduler(plan)),
         ("fusions", _fusions(plan)),
         ("ops", [op_line(row) for row in plan.ops]),
+        ("costs", [] if price is None else costs_text(plan, price)),
         ("warnings", list(plan.warnings)),
     )
     parts = []

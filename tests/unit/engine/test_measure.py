@@ -1,0 +1,87 @@
+"""Rehearsed steps are real ones, and a device is measured through the ops of its backend. Knows no speed."""
+
+import pytest
+import torch
+
+from anychip.engine import measure as measuring
+from anychip.engine.random_model import load_random, plan_random
+from anychip.engine.rehearsal import Rehearsal
+from anychip.plan.costs import Step, costs_of
+from anychip_sdk.device import DeviceConfig
+from support.plans import TINY, references, stub_backend
+
+RAW = {"architectures": ["Qwen3ForCausalLM"], **TINY}
+RECIPE = {
+    "model": {"source": "./m", "dtype": "float32"},
+    "backend": {"name": "stub"},
+    "memory": {"kv_tokens": 2048},
+    "scheduler": {"chunked_prefill_size": 64, "prefix_cache": False},
+}
+
+
+@pytest.fixture
+def backend():
+    return stub_backend(dtypes=(torch.float32, torch.bfloat16, torch.float16))
+
+
+@pytest.fixture
+def model(backend):
+    device = backend.probe()[0]
+    loaded = load_random(plan_random(RAW, RECIPE, backend, device), backend, backend.open(device, DeviceConfig()))
+    yield loaded
+    loaded.close()
+
+
+def test_a_rehearsed_decode_has_the_context_that_it_says(model):
+    rehearsal = Rehearsal(model)
+    seen = []
+    forward = rehearsal.core._model.forward._forward
+    rehearsal.core._model.forward._forward = lambda *inputs: (seen.append(inputs[3]), forward(*inputs))[1]
+    steps = [step for step, _ in rehearsal.time(Step(3, 200), 4)]
+    assert [batch.decode_rows for batch in seen] == [3] * 4
+    for step, batch in zip(steps, seen, strict=True):
+        assert step.context == pytest.approx(sum(batch.context_lens_host) / 3, abs=1)
+        assert 200 < step.context < 220
+
+
+def test_a_rehearsed_prompt_is_one_chunk_behind_the_others(model):
+    rehearsal = Rehearsal(model)
+    seen = []
+    forward = rehearsal.core._model.forward._forward
+    rehearsal.core._model.forward._forward = lambda *inputs: (seen.append(inputs[3]), forward(*inputs))[1]
+    assert [step for step, _ in rehearsal.time(Step(0, prompt=64, start=128), 2)] == [Step(0, prompt=64, start=128)] * 2
+    assert [(batch.query_lens_host, batch.context_lens_host) for batch in seen] == [((64,), (192,))] * 2
+
+
+def test_nothing_is_left_behind(model):
+    rehearsal = Rehearsal(model)
+    list(rehearsal.time(Step(2, 100), 2))
+    stats = rehearsal.core.stats()
+    assert (stats["running"], stats["waiting"], stats["pages_free"]) == (0, 0, stats["pages_total"])
+
+
+def test_every_kernel_of_a_plan_is_measured(backend, monkeypatch):
+    few = (Step(1, 16), Step(2, 16), Step(0, prompt=32))
+    raw = {**RAW, "num_hidden_layers": 1}
+    monkeypatch.setattr(measuring, "SHAPES", {"narrow": raw, "wide": {**raw, "hidden_size": 128}})
+    monkeypatch.setattr(measuring, "QUANTIZATIONS", ("none", "int8"))
+    monkeypatch.setattr(measuring, "POLICIES", {"all fusions": "auto"})
+    monkeypatch.setattr(measuring, "STEPS", {"narrow": few, "wide": few})
+    monkeypatch.setattr(measuring, "CHUNK", 32)
+    monkeypatch.setattr(measuring, "DECODES", (0, 2))
+    monkeypatch.setattr(measuring, "PROMPTS", (0, 2))
+    said = []
+    speeds = measuring.measure(backend, backend.probe()[0], None, said.append)
+    assert speeds.source.startswith("measured on this machine, 20")
+    assert said[:2] == ["narrow, float32, all fusions", "wide, float32, all fusions"]
+    assert {text.split(", ")[1] for text in said} == {"float32", "int8"}
+    plan = plan_random(RAW, RECIPE, backend, backend.probe()[0])
+    assert costs_of(plan).unknown(speeds) == ()
+    assert costs_of(plan).seconds(speeds, Step(2, 64)).total > 0
+
+
+def test_integers_on_the_references_are_left_out(monkeypatch):
+    monkeypatch.setattr(measuring, "SHAPES", {"narrow": RAW, "wide": RAW})
+    backend = stub_backend(kernels=references("linear_int8", "linear_int4"), dtypes=(torch.float32,))
+    runs = measuring._runs(backend, backend.probe()[0], None)
+    assert {what.split(", ")[1] for what, _, _ in runs} == {"float32"}
