@@ -79,6 +79,7 @@ def load_model(prepared: Prepared, report: Report) -> LoadedModel:
         _log_errors(loading.errors)
         laps.lap("load")
         pool = make_pool(plan, backend, device)
+        laps.lap("pool")
         values.update(buffers_of(plan, plan.graph, pool, device))
         forward, source = _compile(plan, backend, device, values)
         laps.lap("compile")
