@@ -191,7 +191,7 @@ def test_progress_rises_to_all_bytes_of_the_weights(tiny):
     assert [done for done, _ in load] == sorted(done for done, _ in load)
     assert load[-1] == (total, total)
     assert next(stage for stage, *_ in told) == "verify"
-    assert set(model.timings_s) == {"verify", "load", "compile"}
+    assert set(model.timings_s) == {"verify", "load", "pool", "compile"}
 
 
 def test_a_failure_closes_device_and_checkpoint(tiny, monkeypatch):
