@@ -82,6 +82,12 @@ def test_a_weight_takes_no_more_room_than_its_numbers_and_their_padding():
     assert dense.prepare("weight", torch.zeros(33, 15, dtype=BFLOAT16)).nbytes == 64 * 16 * 2
 
 
+def test_a_weight_may_begin_anywhere_in_memory():
+    weight = operands(1, 64, 32)[1]
+    shifted = torch.empty(weight.numel() + 1, dtype=BFLOAT16)[1:].view(weight.shape).copy_(weight)
+    assert torch.equal(prepared("weight", shifted).tensor, prepared("weight", weight).tensor)
+
+
 def test_biases_are_prepared_and_norms_are_left():
     vector = torch.ones(33, dtype=BFLOAT16)
     assert torch.equal(prepared("q_proj.bias", vector), torch.cat([torch.ones(33), torch.zeros(31)]))

@@ -46,9 +46,10 @@ def prepare(name: str, tensor: torch.Tensor) -> PreparedWeight | None:
         bias = functional.pad(tensor.float(), (0, fill))
         return PreparedWeight(bias, bias.nbytes, "tiled")
     odd = tensor.shape[1] % 2
-    if fill or odd:
-        tensor = functional.pad(tensor, (0, odd, 0, fill))
-    pairs = tensor.contiguous().view(torch.int32)
+    tensor = functional.pad(tensor, (0, odd, 0, fill)) if fill or odd else tensor.contiguous()
+    if tensor.storage_offset() % 2:
+        tensor = tensor.clone()  # pairs can't begin within one
+    pairs = tensor.view(torch.int32)
     source = pairs.view(-1, TILE, pairs.shape[1]).transpose(1, 2)
     packed = WEIGHTS.take(tensor.nbytes).view(torch.int32).view(source.shape)
     packed.copy_(source)
