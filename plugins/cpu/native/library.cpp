@@ -2,10 +2,12 @@
 #include <atomic>
 #include <cstring>
 #include <new>
+#include <stdexcept>
 
 #include "dense.hpp"
 #include "dispatch.hpp"
 #include "products.hpp"
+#include "program.hpp"
 #include "threads.hpp"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -143,6 +145,31 @@ EXPORT std::int32_t anychip_cpu_heads(const anychip::HeadsArgs* args) { return !
 EXPORT void anychip_cpu_gated(const anychip::GatedArgs* args) { anychip::gated(*args); }
 
 EXPORT void anychip_cpu_argmax(const anychip::ArgmaxArgs* args) { anychip::argmax(*args); }
+
+EXPORT std::int32_t anychip_cpu_instruction_size() { return sizeof(anychip::Instruction); }
+
+// NULL: out of memory
+EXPORT void* anychip_cpu_program(const anychip::Instruction* instructions, std::int64_t count, std::int64_t tokens) {
+  try {
+    return new anychip::Program(instructions, count, tokens);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+// 0: done; 1: out of memory; 2: a number is out of range, and nothing was written
+EXPORT std::int32_t anychip_cpu_run(void* program, const anychip::StepArgs* step) {
+  try {
+    static_cast<anychip::Program*>(program)->run(*step);
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  } catch (const std::out_of_range&) {
+    return 2;
+  }
+}
+
+EXPORT void anychip_cpu_free(void* program) { delete static_cast<anychip::Program*>(program); }
 
 EXPORT void anychip_cpu_sample(const anychip::SampleArgs* args) { anychip::sample(*args); }
 

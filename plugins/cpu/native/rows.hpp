@@ -11,7 +11,7 @@ namespace anychip {
 struct NormArgs {
   const void* x;         // [rows, dim]
   const void* residual;  // [rows, dim]; NULL: nothing is added
-  const void* weight;    // [dim]
+  const void* weight;    // [dim]; NULL: the sum is all that is wanted
   void* out;             // [rows, dim], contiguous
   void* total;           // x + residual, rounded: [rows, dim], contiguous
   std::int64_t rows, dim, x_stride, residual_stride;

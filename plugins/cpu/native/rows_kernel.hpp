@@ -94,7 +94,7 @@ void norm(const NormArgs& args, std::int64_t begin, std::int64_t end) {
       add_row(x, at<T>(args.residual, row * args.residual_stride), total, args.dim);
       x = total;
     }
-    norm_row(x, at<T>(args.weight, 0), at<T>(args.out, row * args.dim), args.dim, eps);
+    if (args.weight != nullptr) norm_row(x, at<T>(args.weight, 0), at<T>(args.out, row * args.dim), args.dim, eps);
   }
 }
 

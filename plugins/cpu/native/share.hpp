@@ -1,4 +1,4 @@
-// Sharing independent rows among threads where that is worth it. Knows no kernel.
+// Rows that threads take one after the other, some at a time. Knows no kernel.
 #pragma once
 
 #include <algorithm>
@@ -9,35 +9,40 @@
 
 namespace anychip {
 
-// below so many elements a second thread costs more than it saves
-constexpr std::int64_t kWorthThreads = 1 << 16;
-// and what a thread takes at a time
-constexpr std::int64_t kGrain = 1 << 13;
-
 template <class Args>
-struct Share {
-  const Args* args;
-  void (*kernel)(const Args&, std::int64_t, std::int64_t);
-  std::int64_t rows, grain;
-  std::atomic<std::int64_t> next{0};
+class Share {
+ public:
+  using Kernel = void (*)(const Args& args, std::int64_t begin, std::int64_t end);
+
+  Share(const Args& args, Kernel kernel, std::int64_t rows, std::int64_t grain)
+      : args_(&args), kernel_(kernel), rows_(rows), grain_(grain) {}
+
+  // what the calling thread gets of it; all that share the rows call this
+  void work() {
+    for (;;) {
+      const std::int64_t begin = next_.fetch_add(grain_, std::memory_order_relaxed);
+      if (begin >= rows_) return;
+      kernel_(*args_, begin, std::min(begin + grain_, rows_));
+    }
+  }
+
+ private:
+  const Args* args_;
+  Kernel kernel_;
+  std::int64_t rows_, grain_;
+  std::atomic<std::int64_t> next_{0};
 };
 
 template <class Args>
-void work(void* data) {
-  auto& share = *static_cast<Share<Args>*>(data);
-  for (;;) {
-    const std::int64_t begin = share.next.fetch_add(share.grain, std::memory_order_relaxed);
-    if (begin >= share.rows) return;
-    share.kernel(*share.args, begin, std::min(begin + share.grain, share.rows));
-  }
-}
-
-template <class Args>
-void share_rows(const Args& args, void (*kernel)(const Args&, std::int64_t, std::int64_t), std::int64_t rows,
-                std::int64_t row_elements) {
+void share_rows(const Args& args, typename Share<Args>::Kernel kernel, std::int64_t rows, std::int64_t row_elements) {
+  // below so many elements a second thread costs more than it saves
+  constexpr std::int64_t kWorthThreads = 1 << 16;
+  // and what a thread takes at a time
+  constexpr std::int64_t kElements = 1 << 13;
   if (args.threads < 2 || rows < 2 || rows * row_elements < kWorthThreads) return kernel(args, 0, rows);
-  Share<Args> share{&args, kernel, rows, std::max<std::int64_t>(1, kGrain / row_elements)};
-  parallel(work<Args>, &share, static_cast<unsigned>(std::min<std::int64_t>(args.threads, rows)));
+  Share<Args> share(args, kernel, rows, std::max<std::int64_t>(1, kElements / row_elements));
+  const auto work = [](void* data) { static_cast<Share<Args>*>(data)->work(); };
+  parallel(work, &share, static_cast<unsigned>(std::min<std::int64_t>(args.threads, rows)));
 }
 
 }  // namespace anychip

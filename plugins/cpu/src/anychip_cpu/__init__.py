@@ -2,6 +2,7 @@
 
 from anychip_cpu.backend import (
     anychip_backend,
+    anychip_compile,
     anychip_diagnose,
     anychip_open_device,
     anychip_prepare_weight,
@@ -11,6 +12,7 @@ from anychip_cpu.backend import (
 
 __all__ = [
     "anychip_backend",
+    "anychip_compile",
     "anychip_diagnose",
     "anychip_open_device",
     "anychip_prepare_weight",

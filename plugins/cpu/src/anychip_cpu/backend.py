@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -10,10 +11,11 @@ from anychip_cpu import kernels
 from anychip_cpu.device import CpuDevice, probe
 from anychip_cpu.diagnosis import findings
 from anychip_cpu.kernels import dense, packed, quantized
+from anychip_cpu.programs import compiled
 from anychip_sdk.backend import BackendInfo, Requirements
 from anychip_sdk.device import Device, DeviceConfig, DeviceInfo
 from anychip_sdk.finding import Finding
-from anychip_sdk.hooks import PreparedWeight, hookimpl
+from anychip_sdk.hooks import CompileContext, PreparedWeight, hookimpl
 from anychip_sdk.registry import Registrar
 
 #: torch asks for huge pages for what it allocates, packed weights above all: decode steps were 1.02 to 1.4 times faster
@@ -56,12 +58,18 @@ def anychip_prepare_weight(name: str, tensor: torch.Tensor, op: str) -> Prepared
 
 
 @hookimpl
+def anychip_compile(graph: torch.fx.Graph, context: CompileContext) -> Callable[..., Any] | None:
+    return compiled(graph, context)
+
+
+@hookimpl
 def anychip_diagnose() -> Sequence[Finding]:
     return findings()
 
 
 __all__ = [
     "anychip_backend",
+    "anychip_compile",
     "anychip_diagnose",
     "anychip_open_device",
     "anychip_prepare_weight",

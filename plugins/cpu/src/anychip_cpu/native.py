@@ -34,6 +34,16 @@ class AttentionArgs(ctypes.Structure):
     )
 
 
+def attention_args(
+    out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int | None
+) -> bytes:
+    """AttentionArgs but for the step; k and v have the same strides, the last dimension of all is contiguous."""
+    args = AttentionArgs(dtype=DTYPES[q.dtype], heads=q.shape[1], kv_heads=k.shape[2], head_dim=q.shape[2], scale=scale)
+    pointers = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()
+    _CALL.pack_into(memoryview(args).cast("B"), 0, *pointers, *q.stride()[:2], *k.stride()[:3], window or 0)
+    return bytes(args)
+
+
 class AttentionCall:
     """One step's attention: what all layers share is filled in once.
 
@@ -79,6 +89,7 @@ class Library:
         attention: takes the address of AttentionArgs, returns 0 when done.
         norm, heads, gated, argmax: take the bytes of their struct in rows.hpp; `heads` returns 0 when done.
         product: the same of products.hpp.
+        program, run, free: the functions of program.hpp.
         sample, penalise: the same of sampling.hpp; `penalise` returns 0 when done.
         is_parallel: several threads share the work; else the process has no OpenMP runtime whose threads it could use.
     """
@@ -96,6 +107,12 @@ class Library:
         ):
             function.argtypes, function.restype = (ctypes.c_char_p,), None
         self.heads.restype = self.product.restype = self.penalise.restype = ctypes.c_int32
+        self.program, self.run, self.free = opened.anychip_cpu_program, opened.anychip_cpu_run, opened.anychip_cpu_free
+        self.program.argtypes = (ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64)
+        self.program.restype = ctypes.c_void_p
+        self.run.argtypes, self.run.restype = (ctypes.c_void_p, ctypes.c_char_p), ctypes.c_int32
+        self.free.argtypes, self.free.restype = (ctypes.c_void_p,), None
+        self.instruction_bytes: int = opened.anychip_cpu_instruction_size()
         opened.anychip_cpu_kernels.restype = ctypes.c_char_p
         opened.anychip_cpu_choose.argtypes = (ctypes.c_char_p,)
         opened.anychip_cpu_set_openmp.argtypes = (ctypes.c_void_p,)
@@ -161,10 +178,14 @@ def load(path: Path = LIBRARY, sources: Path = SOURCES) -> Library | Absent:
     return Library(opened)
 
 
+#: of every OpenMP runtime
+OPENMP_ENTRIES = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+
+
 class _OpenMp(ctypes.Structure):
     """The struct of threads.hpp."""
 
-    _fields_ = tuple((name, ctypes.c_void_p) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"))
+    _fields_ = tuple((name, ctypes.c_void_p) for name in OPENMP_ENTRIES)
 
 
 def _openmp() -> _OpenMp | None:
@@ -175,7 +196,7 @@ def _openmp() -> _OpenMp | None:
     for name, mode in modes:
         try:
             runtime = ctypes.CDLL(name, mode=mode)
-            entries = [ctypes.cast(getattr(runtime, entry), ctypes.c_void_p) for entry, _ in _OpenMp._fields_]
+            entries = [ctypes.cast(getattr(runtime, entry), ctypes.c_void_p) for entry in OPENMP_ENTRIES]
         except (OSError, AttributeError):
             continue  # not loaded here, or it has no such entry
         return _OpenMp(*entries)
@@ -187,6 +208,7 @@ __all__ = [
     "Absent",
     "AttentionCall",
     "Library",
+    "attention_args",
     "is_supported_head_dim",
     "library",
     "load",

@@ -29,7 +29,16 @@ KERNELS = {
     "avx512_bf16": (*AVX512, "-mavx512bf16"),
     "avx512_vnni": (*AVX512, "-mavx512vnni"),
 }
-COMMON = ("attention.cpp", "products.cpp", "rows.cpp", "sampling.cpp", "penalties.cpp", "threads.cpp", "library.cpp")
+COMMON = (
+    "attention.cpp",
+    "library.cpp",
+    "penalties.cpp",
+    "products.cpp",
+    "program.cpp",
+    "rows.cpp",
+    "sampling.cpp",
+    "threads.cpp",
+)
 
 
 class CannotBuildError(Exception):

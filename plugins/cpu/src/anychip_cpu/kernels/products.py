@@ -39,35 +39,37 @@ def multiply(library: native.Library, x: torch.Tensor, weights: Weights, dtype: 
     """x @ weight.T + bias for x [..., in]; a row's result depends on that row alone."""
     if x.dim() != 2 or x.stride(1) != 1:
         x = x.contiguous()
-    width = x.shape[-1]
     out = torch.empty((*x.shape[:-1], weights.packed.outputs), dtype=dtype)
-    status = library.product(
-        _ARGS.pack(
-            x.data_ptr(),
-            weights.packed.tensor.data_ptr(),
-            _address(weights.scale),
-            _address(weights.minimum),
-            _address(weights.bias),
-            out.data_ptr(),
-            x.numel() // width,
-            width,
-            weights.packed.outputs,
-            x.stride(0) if x.dim() == 2 else width,
-            0 if weights.scale is None else weights.scale.shape[1],
-            torch.get_num_threads(),
-            native.DTYPES[x.dtype],
-            native.DTYPES[dtype],
-            weights.bits,
-        )
-    )
-    if status:
+    if library.product(packed_args(x, weights, out)):
         message = "native product: no memory for the rounded activations"
         raise MemoryError(message)
     return out
+
+
+def packed_args(x: torch.Tensor, weights: Weights, out: torch.Tensor) -> bytes:
+    """ProductArgs; the elements of each row of x lie side by side."""
+    width = x.shape[-1]
+    return _ARGS.pack(
+        x.data_ptr(),
+        weights.packed.tensor.data_ptr(),
+        _address(weights.scale),
+        _address(weights.minimum),
+        _address(weights.bias),
+        out.data_ptr(),
+        x.numel() // width,
+        width,
+        weights.packed.outputs,
+        x.stride(0) if x.dim() == 2 else width,
+        0 if weights.scale is None else weights.scale.shape[1],
+        torch.get_num_threads(),
+        native.DTYPES[x.dtype],
+        native.DTYPES[out.dtype],
+        weights.bits,
+    )
 
 
 def _address(tensor: torch.Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
-__all__ = ["TILE", "WEIGHTS", "Packed", "Weights", "multiply"]
+__all__ = ["TILE", "WEIGHTS", "Packed", "Weights", "multiply", "packed_args"]

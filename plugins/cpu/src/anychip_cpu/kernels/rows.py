@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import struct
 from typing import NamedTuple
 
 import torch
 
 from anychip_cpu import native
-from anychip_cpu.kernels import cache, elementwise, norm, rope, sampling
+from anychip_cpu.kernels import cache, elementwise, norm, rope, row_args, sampling
+from anychip_cpu.kernels.row_args import NO_PART, Part
 
-#: the structs of rows.hpp
-_NORM = struct.Struct("=5Q5qdq")
-_HEADS = struct.Struct("=" + 3 * "3Q6q2i" + "3Q4qd4i")
-_GATED = struct.Struct("=3Q5q2i")
-_ARGMAX = struct.Struct("=2Q4q")
-_SILU, _GELU = 0, 1
 HEAD_DIM_MAX = 1024
 
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -75,51 +69,30 @@ class Rows:
         eps: float,
     ) -> None:
         assert self._library is not None
-        dim = x.shape[-1]
-        self._library.norm(
-            _NORM.pack(
-                x.data_ptr(),
-                0 if residual is None else residual.data_ptr(),
-                weight.data_ptr(),
-                out.data_ptr(),
-                0 if total is None else total.data_ptr(),
-                x.numel() // dim,
-                dim,
-                dim,
-                dim,
-                torch.get_num_threads(),
-                eps,
-                self._dtypes[x.dtype],
-            )
-        )
+        self._library.norm(row_args.norm(x, residual, weight, out, total, eps))
 
     def silu_mul(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-        return self._gated(gate, up, _SILU) if self._is_gated(gate, up) else elementwise.silu_mul(gate, up)
+        return self._gated(gate, up, row_args.SILU) if self._is_gated(gate, up) else elementwise.silu_mul(gate, up)
 
     def gelu_mul(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-        return self._gated(gate, up, _GELU) if self._is_gated(gate, up) else elementwise.gelu_mul(gate, up)
+        return self._gated(gate, up, row_args.GELU) if self._is_gated(gate, up) else elementwise.gelu_mul(gate, up)
 
     def _is_gated(self, gate: torch.Tensor, up: torch.Tensor) -> bool:
         return gate.dtype in self._dtypes and up.dtype == gate.dtype and up.shape == gate.shape
 
     def _gated(self, gate: torch.Tensor, up: torch.Tensor, kind: int) -> torch.Tensor:
         assert self._library is not None
-        gate, gate_stride = _strided_rows(gate)
-        up, up_stride = _strided_rows(up)
+        gate, up = _even_rows(gate), _even_rows(up)
         out = torch.empty(gate.shape, dtype=gate.dtype)
-        dim = gate.shape[-1]
-        pointers = gate.data_ptr(), up.data_ptr(), out.data_ptr()
-        shape = gate.numel() // dim, dim, gate_stride, up_stride, torch.get_num_threads()
-        self._library.gated(_GATED.pack(*pointers, *shape, self._dtypes[gate.dtype], kind))
+        self._library.gated(row_args.gated(gate, up, out, kind))
         return out
 
     def argmax(self, logits: torch.Tensor) -> torch.Tensor:
         if self._library is None or logits.dtype != torch.float32 or logits.dim() != 2 or not logits.shape[1]:
             return sampling.argmax(logits)
-        logits, stride = _strided_rows(logits)
+        logits = _even_rows(logits)
         ids = torch.empty(logits.shape[0], dtype=torch.int64)
-        shape = *logits.shape, stride, torch.get_num_threads()
-        self._library.argmax(_ARGMAX.pack(logits.data_ptr(), ids.data_ptr(), *shape))
+        self._library.argmax(row_args.argmax(logits, ids))
         return ids
 
     def rope(self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor, table: torch.Tensor) -> Pair:
@@ -145,7 +118,7 @@ class Rows:
 
     def _turned(self, q: torch.Tensor, k: torch.Tensor, norms: Norms, turn: Turn) -> Pair:
         q_out, k_out = (torch.empty(x.shape, dtype=x.dtype) for x in (q, k))
-        parts = _part(q, q_out, norms.weights[0]), _part(k, k_out, norms.weights[1]), _NO_PART
+        parts = row_args.turned(q, q_out, norms.weights[0]), row_args.turned(k, k_out, norms.weights[1]), NO_PART
         self._heads(parts, q, norms.eps, turn, None, None)
         return q_out, k_out
 
@@ -154,7 +127,7 @@ class Rows:
     ) -> Pair:
         if not (self.can_read(k, v, k_cache, v_cache) and _is_list(slots)):
             return cache.kv_write(k, v, k_cache, v_cache, slots)
-        parts = _NO_PART, _written(k, k_cache), _written(v, v_cache)
+        parts = NO_PART, row_args.written(k, k_cache), row_args.written(v, v_cache)
         self._heads(parts, k, 0.0, None, slots, k_cache)
         return k_cache, v_cache
 
@@ -174,8 +147,8 @@ class Rows:
         k_cache, v_cache = caches
         q, k, v = qkv.split((heads, k_cache.shape[2], k_cache.shape[2]), dim=1)
         q_norm, k_norm, _ = norms.weights
-        parts = _part(q, q, q_norm), _written(k, k_cache, k_norm, is_turned=1), _written(v, v_cache)
-        self._heads(parts, q, norms.eps, turn, slots, k_cache)
+        keys, values = row_args.written(k, k_cache, k_norm, is_turned=1), row_args.written(v, v_cache)
+        self._heads((row_args.turned(q, q, q_norm), keys, values), q, norms.eps, turn, slots, k_cache)
         return q
 
     def can_prepare(self, qkv: torch.Tensor, norms: Norms, turn: Turn, caches: Pair, slots: torch.Tensor) -> bool:
@@ -194,7 +167,7 @@ class Rows:
 
     def _heads(
         self,
-        parts: tuple[_Part, ...],
+        parts: tuple[Part, Part, Part],
         like: torch.Tensor,
         eps: float,
         turn: Turn | None,
@@ -202,78 +175,17 @@ class Rows:
         cached: torch.Tensor | None,
     ) -> None:
         assert self._library is not None
-        positions, table, places, rotary_dim = 0, 0, 0, 0
-        if turn is not None:
-            positions, table = turn.positions.data_ptr(), turn.table.data_ptr()
-            places, rotary_dim = turn.table.shape
-        pages, page_size = (1, 1) if cached is None else cached.shape[:2]
-        failed = self._library.heads(
-            _HEADS.pack(
-                *parts[0],
-                *parts[1],
-                *parts[2],
-                positions,
-                0 if slots is None else slots.data_ptr(),
-                table,
-                like.shape[0],
-                places,
-                pages * page_size,
-                torch.get_num_threads(),
-                eps,
-                self._dtypes[like.dtype],
-                like.shape[-1],
-                rotary_dim,
-                page_size,
-            )
-        )
-        if failed:
-            message = f"native kernels: a position is not below {places}, or a slot not below {pages * page_size}"
+        positions, table = (None, None) if turn is None else turn
+        if self._library.heads(row_args.heads(parts, like, eps, positions, table, slots, cached)):
+            places = 0 if table is None else len(table)
+            slot_count = 0 if cached is None else cached.shape[0] * cached.shape[1]
+            message = f"native kernels: a position is not below {places}, or a slot not below {slot_count}"
             raise IndexError(message)
 
 
-class _Part(NamedTuple):
-    """HeadsPart of rows.hpp."""
-
-    source: int
-    target: int
-    weight: int
-    heads: int
-    source_token: int
-    source_head: int
-    target_page: int
-    target_token: int
-    target_head: int
-    is_turned: int
-    is_cached: int
-
-
-_NO_PART = _Part(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-
-
-def _part(x: torch.Tensor, out: torch.Tensor, weight: torch.Tensor | None) -> _Part:
-    """Heads [tokens, heads, head_dim] that are turned."""
-    norm_weight = 0 if weight is None else weight.data_ptr()
-    token, head, _ = x.stride()
-    out_token, out_head, _ = out.stride()
-    return _Part(x.data_ptr(), out.data_ptr(), norm_weight, x.shape[1], token, head, 0, out_token, out_head, 1, 0)
-
-
-def _written(x: torch.Tensor, to: torch.Tensor, weight: torch.Tensor | None = None, is_turned: int = 0) -> _Part:
-    """Heads that go to their slots in a cache."""
-    norm_weight = 0 if weight is None else weight.data_ptr()
-    token, head, _ = x.stride()
-    page, slot, to_head, _ = to.stride()
-    return _Part(x.data_ptr(), to.data_ptr(), norm_weight, x.shape[1], token, head, page, slot, to_head, is_turned, 1)
-
-
-def _strided_rows(x: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """x [..., dim], copied if need be, and the distance between its rows."""
-    if x.dim() == 2:
-        row, element = x.stride()
-        if element == 1:
-            return x, row
-    x = x.contiguous()
-    return x, x.shape[-1]
+def _even_rows(x: torch.Tensor) -> torch.Tensor:
+    """x [..., dim] with an even distance between its rows, copied if need be."""
+    return x if x.dim() == 2 and x.stride(1) == 1 else x.contiguous()
 
 
 def _is_list(numbers: torch.Tensor) -> bool:

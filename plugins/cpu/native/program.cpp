@@ -1,0 +1,197 @@
+// Turns instructions into stages and leads a team through them. Knows no kernel's work.
+#include "program.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <stdexcept>
+
+#include "dispatch.hpp"
+#include "share.hpp"
+
+namespace anychip {
+
+namespace {
+
+// below so many elements the members of a team had better not share a stage
+constexpr std::int64_t kWorthMeeting = 1 << 11;
+
+void gather(const GatherArgs& args, std::int64_t begin, std::int64_t end) {
+  const char* table = static_cast<const char*>(args.table);
+  char* out = static_cast<char*>(args.out);
+  for (std::int64_t row = begin; row < end; ++row)
+    std::memcpy(out + row * args.row_bytes, table + args.numbers[row] * args.table_stride_bytes, args.row_bytes);
+}
+
+// What a step brings to each kind of rows, which kernel they get, and how large a row is.
+
+std::int64_t rows_of(const StepArgs& step, bool is_selected) { return is_selected ? step.logits : step.tokens; }
+
+void bring(NormArgs& args, const StepArgs& step, bool is_selected) { args.rows = rows_of(step, is_selected); }
+void bring(GatedArgs& args, const StepArgs& step, bool is_selected) { args.rows = rows_of(step, is_selected); }
+void bring(GatherArgs& args, const StepArgs& step, bool is_selected) {
+  args.numbers = is_selected ? step.logit_rows : step.token_ids;
+}
+void bring(HeadsArgs& args, const StepArgs& step, bool) {
+  args.tokens = step.tokens;
+  args.positions = step.positions;
+  args.slots = step.slots;
+}
+
+Share<NormArgs>::Kernel kernel(const NormArgs& args) { return chosen_kernels()->rows.norm[args.dtype]; }
+Share<GatedArgs>::Kernel kernel(const GatedArgs& args) { return chosen_kernels()->rows.gated[args.dtype]; }
+Share<HeadsArgs>::Kernel kernel(const HeadsArgs& args) { return chosen_kernels()->rows.heads[args.dtype]; }
+Share<GatherArgs>::Kernel kernel(const GatherArgs&) { return gather; }
+
+std::int64_t elements(const NormArgs& args) { return args.dim; }
+std::int64_t elements(const GatedArgs& args) { return args.dim; }
+std::int64_t elements(const GatherArgs& args) { return args.row_bytes; }
+std::int64_t elements(const HeadsArgs& args) {
+  std::int64_t heads = 0;
+  for (const HeadsPart& part : args.parts) heads += part.heads;
+  return heads * args.head_dim;
+}
+
+template <class Args>
+class RowStage final : public Stage {
+ public:
+  RowStage(const Args& args, bool is_selected) : args_(args), is_selected_(is_selected) {}
+
+  void begin(const StepArgs& step) override {
+    bring(args_, step, is_selected_);
+    const std::int64_t rows = rows_of(step, is_selected_);
+    const bool is_small = rows * elements(args_) < kWorthMeeting;
+    share_.emplace(args_, kernel(args_), rows, std::max<std::int64_t>(1, is_small ? rows : rows / (2 * step.threads)));
+  }
+
+  void run(Team&) override { share_->work(); }
+
+ private:
+  Args args_;
+  bool is_selected_;
+  std::optional<Share<Args>> share_;
+};
+
+class ProductStage final : public Stage {
+ public:
+  ProductStage(const ProductArgs& args, bool is_selected, ProductScratch& scratch)
+      : args_(args), is_selected_(is_selected), scratch_(scratch) {}
+
+  void begin(const StepArgs& step) override {
+    ProductArgs args = args_;
+    args.rows = rows_of(step, is_selected_);
+    args.threads = step.threads;
+    if (args.out == nullptr) args.out = step.out;
+    work_.emplace(args, scratch_);
+  }
+
+  void run(Team& team) override {
+    if (work_->args.rows > 0) product_in_team(*work_, team);
+  }
+
+ private:
+  ProductArgs args_;
+  bool is_selected_;
+  ProductScratch& scratch_;
+  std::optional<ProductWork> work_;
+};
+
+class AttentionStage final : public Stage {
+ public:
+  AttentionStage(const AttentionArgs& args, AttentionScratch& scratch) : args_(args), scratch_(scratch) {}
+
+  void begin(const StepArgs& step) override {
+    args_.rows = static_cast<std::int32_t>(step.rows);
+    args_.page_size = static_cast<std::int32_t>(step.page_size);
+    args_.pages_max = static_cast<std::int32_t>(step.pages_max);
+    args_.threads = static_cast<std::int32_t>(step.threads);
+    args_.query_start = step.query_start;
+    args_.context_lens = step.context_lens;
+    args_.page_table = step.page_table;
+    work_.emplace(args_, scratch_);
+  }
+
+  void run(Team& team) override { attention_in_team(*work_, team); }
+
+ private:
+  AttentionArgs args_;
+  AttentionScratch& scratch_;
+  std::optional<AttentionWork> work_;
+};
+
+bool are_below(const std::int64_t* numbers, std::int64_t count, std::int64_t limit) {
+  return std::all_of(numbers, numbers + count, [limit](std::int64_t one) { return one >= 0 && one < limit; });
+}
+
+struct Walk {
+  const std::vector<std::unique_ptr<Stage>>& stages;
+  const StepArgs& step;
+};
+
+void walk(void* data, Team& team) {
+  const Walk& all = *static_cast<const Walk*>(data);
+  for (std::size_t i = 0; i < all.stages.size(); ++i) {
+    if (team.rank == 0 && i + 1 < all.stages.size()) all.stages[i + 1]->begin(all.step);
+    all.stages[i]->run(team);
+    team.wait();
+  }
+}
+
+}  // namespace
+
+Program::Program(const Instruction* instructions, std::int64_t count, std::int64_t tokens)
+    : vocabulary_(std::numeric_limits<std::int64_t>::max()), positions_(vocabulary_), slots_(vocabulary_) {
+  for (std::int64_t i = 0; i < count; ++i) add(instructions[i], tokens);
+}
+
+void Program::add(const Instruction& one, std::int64_t tokens) {
+  const bool is_selected = one.is_selected != 0;
+  switch (one.kind) {
+    case kGather:
+      if (!is_selected) vocabulary_ = std::min(vocabulary_, one.gather.limit);
+      stages_.push_back(std::make_unique<RowStage<GatherArgs>>(one.gather, is_selected));
+      return;
+    case kNorm:
+      stages_.push_back(std::make_unique<RowStage<NormArgs>>(one.norm, is_selected));
+      return;
+    case kGate:
+      stages_.push_back(std::make_unique<RowStage<GatedArgs>>(one.gated, is_selected));
+      return;
+    case kHeads:
+      positions_ = std::min(positions_, one.heads.places);
+      slots_ = std::min(slots_, one.heads.slot_count);
+      stages_.push_back(std::make_unique<RowStage<HeadsArgs>>(one.heads, is_selected));
+      return;
+    case kMultiply: {
+      ProductArgs largest = one.product;
+      largest.rows = tokens;
+      ProductWork(largest, products_);  // takes memory, so that no step needs more
+      stages_.push_back(std::make_unique<ProductStage>(one.product, is_selected, products_));
+      return;
+    }
+    case kAttend:
+      stages_.push_back(std::make_unique<AttentionStage>(one.attention, attention_));
+      attention_stages_.push_back(stages_.back().get());
+      return;
+  }
+}
+
+void Program::check(const StepArgs& step) const {
+  const bool fits = are_below(step.token_ids, step.tokens, vocabulary_) &&
+                    are_below(step.positions, step.tokens, positions_) &&
+                    are_below(step.slots, step.tokens, slots_) &&
+                    are_below(step.logit_rows, step.logits, step.tokens);
+  if (!fits) throw std::out_of_range("a step's numbers");
+}
+
+void Program::run(const StepArgs& step) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  check(step);
+  for (Stage* stage : attention_stages_) stage->begin(step);  // takes the memory, which nobody may lack further on
+  stages_.front()->begin(step);
+  Walk all{stages_, step};
+  run_team(walk, &all, static_cast<unsigned>(step.threads));
+}
+
+}  // namespace anychip

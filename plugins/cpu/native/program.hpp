@@ -1,0 +1,80 @@
+// A model's step as a list of instructions that one team works through. Knows no instruction set.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "attention_work.hpp"
+#include "products.hpp"
+#include "rows.hpp"
+
+namespace anychip {
+
+// Rows of a table: by token ids, or by the numbers of those that become logits.
+struct GatherArgs {
+  const std::int64_t* numbers;
+  const void* table;  // [limit, ...]
+  void* out;          // [rows, row_bytes], contiguous
+  std::int64_t limit, table_stride_bytes, row_bytes;
+};
+
+enum InstructionKind : std::int32_t { kGather, kNorm, kMultiply, kHeads, kAttend, kGate };
+
+// All but what a step brings, which is zero here.
+struct Instruction {
+  std::int32_t kind;
+  std::int32_t is_selected;  // works on the rows that become logits, else on all tokens
+  union {
+    GatherArgs gather;
+    NormArgs norm;
+    ProductArgs product;  // the one without `out` gives the logits
+    HeadsArgs heads;
+    AttentionArgs attention;
+    GatedArgs gated;
+  };
+};
+
+struct StepArgs {
+  const std::int64_t *token_ids, *positions, *slots;  // [tokens]
+  const std::int64_t* logit_rows;                     // [logits]
+  const std::int32_t* query_start;                    // [rows + 1]
+  const std::int32_t* context_lens;                   // [rows]
+  const std::int32_t* page_table;                     // [rows, pages_max]
+  void* out;                                          // [logits, outputs]
+  std::int64_t tokens, logits, rows, page_size, pages_max, threads;
+};
+
+// What becomes of one instruction.
+class Stage {
+ public:
+  virtual ~Stage() = default;
+  // by one thread, while others may still be at the stage before
+  virtual void begin(const StepArgs& step) = 0;
+  // by all members of the team, behind `begin`
+  virtual void run(Team& team) = 0;
+};
+
+// One step at a time; others wait.
+class Program {
+ public:
+  // tokens: the most of one step. Throws std::bad_alloc
+  Program(const Instruction* instructions, std::int64_t count, std::int64_t tokens);
+
+  // Throws std::bad_alloc, and std::out_of_range before anything is written
+  void run(const StepArgs& step);
+
+ private:
+  void add(const Instruction& instruction, std::int64_t tokens);
+  void check(const StepArgs& step) const;
+
+  std::mutex mutex_;
+  ProductScratch products_;
+  AttentionScratch attention_;
+  std::vector<std::unique_ptr<Stage>> stages_;
+  std::vector<Stage*> attention_stages_;
+  std::int64_t vocabulary_, positions_, slots_;  // what a step's numbers must be below
+};
+
+}  // namespace anychip
