@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+COMPILED = "compiled "  #: begins the name of what a backend's compiler makes of a whole graph, as of one kernel
+
 
 @dataclass(frozen=True)
 class Work:
@@ -59,6 +61,8 @@ class Speeds:
         others: of all that `kernels` doesn't name; None: nothing is known of them.
         step_s: what the engine takes for a step beside kernels.
         request_s: and for each request in it.
+        compiled_ops: ops that the backend's compiler takes; a graph of no others runs as a whole, and so fast.
+        compiled_tokens: in steps of so many tokens at most.
     """
 
     source: str
@@ -66,6 +70,8 @@ class Speeds:
     others: KernelSpeed | None = None
     step_s: float = 0.0
     request_s: float = 0.0
+    compiled_ops: tuple[str, ...] = ()
+    compiled_tokens: int = 0
 
     def of(self, kernel: str) -> KernelSpeed | None:
         return self.kernels.get(kernel, self.others)
@@ -80,4 +86,4 @@ def _time(amount: float, per_s: float | None) -> float:
     return 0.0 if per_s is None else amount / per_s
 
 
-__all__ = ["KernelSpeed", "Speeds", "Work", "kernel_name"]
+__all__ = ["COMPILED", "KernelSpeed", "Speeds", "Work", "kernel_name"]

@@ -7,6 +7,7 @@ from anychip.engine import measure as measuring
 from anychip.engine.random_model import load_random, plan_random
 from anychip.engine.rehearsal import Rehearsal
 from anychip.plan.costs import Step, costs_of
+from anychip_sdk.backend import Backend
 from anychip_sdk.device import DeviceConfig
 from support.plans import TINY, references, stub_backend
 
@@ -28,8 +29,8 @@ def backend():
 def model(backend):
     device = backend.probe()[0]
     loaded = load_random(plan_random(RAW, RECIPE, backend, device), backend, backend.open(device, DeviceConfig()))
-    yield loaded
-    loaded.close()
+    yield loaded.generated
+    loaded.generated.close()
 
 
 def test_a_rehearsed_decode_has_the_context_that_it_says(model):
@@ -78,6 +79,39 @@ def test_every_kernel_of_a_plan_is_measured(backend, monkeypatch):
     plan = plan_random(RAW, RECIPE, backend, backend.probe()[0])
     assert costs_of(plan).unknown(speeds) == ()
     assert costs_of(plan).seconds(speeds, Step(2, 64)).total > 0
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    """The backend compiles every graph, and leaves steps of more than two tokens to the generated Python."""
+    compiled = []
+
+    def compile_graph(_self, _graph, context):
+        def run(*inputs):
+            if inputs[0].shape[0] <= 2:
+                compiled.append(inputs[0].shape[0])
+                return torch.zeros(inputs[-1].shape[0], TINY["vocab_size"])
+            return context.generated(*inputs)
+
+        return run
+
+    monkeypatch.setattr(Backend, "compile", compile_graph)
+    return compiled
+
+
+def test_a_compiled_graph_is_measured_as_one_kernel_where_it_runs(backend, compiler, monkeypatch):
+    few = (Step(1, 16), Step(2, 16), Step(3, 16), Step(0, prompt=32))
+    monkeypatch.setattr(measuring, "SHAPES", {"narrow": {**RAW, "num_hidden_layers": 1}})
+    monkeypatch.setattr(measuring, "STEPS", {"narrow": few})
+    monkeypatch.setattr(measuring, "CHUNK", 32)
+    monkeypatch.setattr(measuring, "QUANTIZATIONS", ("none",))
+    monkeypatch.setattr(measuring, "POLICIES", {"all fusions": "auto"})
+    speeds = measuring.measure(backend, backend.probe()[0], None, lambda _: None)
+    assert set(compiler) == {1, 2}
+    assert speeds.compiled_tokens == 2
+    assert {"mha", "ffn", "lm_head"} <= set(speeds.compiled_ops)
+    costs = costs_of(plan_random(RAW, RECIPE, backend, backend.probe()[0]))
+    assert costs.seconds(speeds, Step(2, 16)).total < costs.seconds(speeds, Step(3, 16)).total / 2
 
 
 def test_integers_on_the_references_are_left_out(monkeypatch):

@@ -44,7 +44,7 @@ def _solve(samples: Sequence[Sample], before: KernelSpeed, *, products: bool) ->
     """Least squares for every rate, none below zero; which part of a product is the longer is taken from `before`."""
     rows = [_amounts(one.work, before, products=products) for one in samples]
     taken_s = np.array([one.seconds for one in samples])
-    call, reading, multiplying, kv, attention, moved = _nonnegative(np.array(rows) / taken_s[:, None], len(samples))
+    call, reading, multiplying, kv, attention, moved = nonnegative(np.array(rows) / taken_s[:, None])
     return replace(
         before,
         call_s=call,
@@ -65,9 +65,9 @@ def _amounts(work: Work, before: KernelSpeed, *, products: bool) -> tuple[float,
     return work.calls, shares[0] * work.weight_bytes, shares[1] * work.flops, work.kv_bytes, work.attention_flops, 0.0
 
 
-def _nonnegative(matrix: Array, count: int) -> list[float]:
+def nonnegative(matrix: Array) -> list[float]:
     """x >= 0 with the least |matrix x - 1|: the best of the solutions with some unknowns at zero."""
-    width = matrix.shape[1]
+    count, width = matrix.shape
     scale = np.abs(matrix).max(axis=0)
     present = [column for column in range(width) if scale[column] > 0]
     best, best_error = [0.0] * width, float(count)
@@ -94,4 +94,4 @@ def _inverse(rate: float | None) -> float:
     return 0.0 if rate is None else 1.0 / rate
 
 
-__all__ = ["Sample", "fit"]
+__all__ = ["Sample", "fit", "nonnegative"]

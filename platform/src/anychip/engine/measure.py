@@ -7,30 +7,30 @@ the device's first dtype and in 8 and 4 bits. Each kernel's time in a step is on
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from typing import Any
 
 import numpy as np
 
-from anychip.engine.fit import Sample, fit
+from anychip.engine.fit import Sample, fit, nonnegative
+from anychip.engine.kernel_clock import KernelClock, KernelId, WholeClock
 from anychip.engine.random_model import load_random, plan_random
-from anychip.engine.rehearsal import Rehearsal
+from anychip.engine.rehearsal import Rehearsal, tokens_held
+from anychip.graph.codegen import generate
 from anychip.graph.fusions import ORDER
-from anychip.graph.ir import RESOLUTION, resolution
 from anychip.graph.quantize import WHOLE_BLOCKS
-from anychip.plan.costs import CHOICE, Step, costs_of, sum_of, work_in
+from anychip.plan.costs import Costs, Step, costs_of, sum_of, work_in
 from anychip.plan.plan import Plan
 from anychip_sdk.backend import Backend
 from anychip_sdk.device import Device, DeviceConfig, DeviceInfo
-from anychip_sdk.registry import Kernel, Resolution, dtype_name
-from anychip_sdk.speeds import Speeds
+from anychip_sdk.registry import dtype_name
+from anychip_sdk.speeds import COMPILED, Speeds, Work
 
 CHUNK = 256  #: prompt tokens in a step
 DECODES = 2, 5  #: steps that only warm up, steps that count
 PROMPTS = 1, 2
+PAGE_MAX = 128  #: tokens of a page, of which each request may fill the last one in part
 #: parallel work of both models; they differ in how much a kernel has to do between two calls
 _SHAPE = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -56,7 +56,7 @@ _WIDE = {
     "num_key_value_heads": 4,
     "head_dim": 128,
 }
-FEW = (Step(1, 64), Step(4, 64), Step(16, 64), Step(32, 64), Step(0, prompt=CHUNK))
+FEW = (Step(1, 64), Step(4, 64), Step(16, 64), Step(32, 256), Step(64, 64), Step(0, prompt=CHUNK))
 LONG = (Step(1, 2048), Step(8, 2048), Step(0, prompt=CHUNK, start=2048))
 QUANTIZATIONS = ("none", "int8", "int4")
 POLICIES: Mapping[str, str | list[str]] = {
@@ -77,13 +77,10 @@ def measure(backend: Backend, device: DeviceInfo, threads: int | None, report: R
     try:
         for what, plan, steps in _runs(backend, device, threads):
             report(what)
-            _Run(plan, backend, opened).time(steps, samples)
+            _Run(plan, backend, opened, samples).time(steps)
     finally:
         opened.close()
-    step_s, request_s = samples.engine()
-    kernels = {kernel: fit(found) for kernel, found in samples.kernels.items()}
-    today = datetime.now(timezone.utc).isoformat(timespec="minutes")
-    return Speeds(f"measured on this machine, {today}", kernels, None, step_s, request_s)
+    return samples.speeds()
 
 
 def _runs(backend: Backend, device: DeviceInfo, threads: int | None) -> Iterator[tuple[str, Plan, Sequence[Step]]]:
@@ -114,7 +111,9 @@ def _held(plan: Plan) -> str:
 def _recipe(
     backend: Backend, device: DeviceInfo, threads: int | None, quantization: str, policies: str | list[str]
 ) -> Mapping[str, object]:
-    tokens = max(step.decodes * (step.context + 2 * CHUNK) for step in (*FEW, *LONG))
+    steps = [step for of in STEPS.values() for step in of]
+    tokens = max(tokens_held(step, sum(DECODES), CHUNK) + max(1, step.decodes) * PAGE_MAX for step in steps)
+    running = max(step.decodes for step in steps)
     return {
         "model": {
             "source": "./random",
@@ -123,7 +122,7 @@ def _recipe(
         },
         "backend": {"name": backend.name, "threads": threads},
         "memory": {"kv_tokens": tokens},
-        "scheduler": {"chunked_prefill_size": CHUNK, "max_running_requests": 64, "prefix_cache": False},
+        "scheduler": {"chunked_prefill_size": CHUNK, "max_running_requests": running, "prefix_cache": False},
         "fusion": {"policies": policies, "on_missing": "ignore"},
     }
 
@@ -131,80 +130,81 @@ def _recipe(
 @dataclass
 class _Samples:
     kernels: dict[str, list[Sample]] = field(default_factory=dict)
-    engines: list[tuple[int, float]] = field(default_factory=list)  #: samples of a step, seconds beside kernels
+    compiled_ops: set[str] = field(default_factory=set)
+    compiled_tokens: int = 0
+    steps: list[tuple[int, int]] = field(default_factory=list)  #: rows that are sampled, calls of kernels
+    beside_s: list[float] = field(default_factory=list)  #: of each step, what no kernel took
 
-    def engine(self) -> tuple[float, float]:
-        """Seconds for a step, and for each request in it."""
-        counts, seconds = (np.array(values, dtype=np.float64) for values in zip(*self.engines, strict=True))
-        slope, offset = np.polyfit(counts, seconds, 1)
-        return max(0.0, float(offset)), max(0.0, float(slope))
+    def add(self, kernel: str, work: Work, seconds: Sequence[float]) -> None:
+        self.kernels.setdefault(kernel, []).append(Sample(work, statistics.median(seconds)))
 
-
-class _Clock:
-    """Kernels of a plan, replaced by such that add up their time."""
-
-    def __init__(self, plan: Plan, device: Device) -> None:
-        self.taken_s: dict[tuple[str, str], float] = {}
-        self._device = device
-        self._timed: dict[int, Kernel] = {}
-        for node, _ in plan.graph.op_nodes():
-            node.meta[RESOLUTION] = self._resolution(resolution(node))
-        choice = {CHOICE: self._resolution(plan.engine_ops[CHOICE])}
-        self.plan = replace(plan, engine_ops={**plan.engine_ops, **choice})
-
-    def _resolution(self, bound: Resolution) -> Resolution:
-        kernel = bound.kernel
-        if id(kernel) not in self._timed:
-            self._timed[id(kernel)] = replace(kernel, function=self._function(kernel))
-        return replace(bound, kernel=self._timed[id(kernel)])
-
-    def _function(self, kernel: Kernel) -> Callable[..., Any]:
-        taken_s, now_s, synchronize, run = self.taken_s, time.perf_counter, self._device.synchronize, kernel.function
-        key = (kernel.op, f"{kernel.provider}/{kernel.name}")
-
-        def timed(*args: Any) -> Any:
-            began_s = now_s()
-            result = run(*args)
-            synchronize()
-            taken_s[key] = taken_s.get(key, 0.0) + now_s() - began_s
-            return result
-
-        return timed
+    def speeds(self) -> Speeds:
+        """What lies between two kernels is counted as theirs."""
+        asked = np.array([(1.0, sampled, calls) for sampled, calls in self.steps])
+        step_s, request_s, between_s = nonnegative(asked / np.array(self.beside_s)[:, None])
+        fitted = {kernel: fit(found) for kernel, found in self.kernels.items()}
+        for kernel, speed in fitted.items():
+            if not kernel.startswith(COMPILED):
+                fitted[kernel] = replace(speed, call_s=speed.call_s + between_s)
+        today = datetime.now(timezone.utc).isoformat(timespec="minutes")
+        compiled = tuple(sorted(self.compiled_ops)), self.compiled_tokens
+        return Speeds(f"measured on this machine, {today}", fitted, None, step_s, request_s, *compiled)
 
 
 class _Run:
-    """One random model on the device."""
+    """One random model on the device, each kernel timed; and as a whole, where the backend compiles it."""
 
-    def __init__(self, plan: Plan, backend: Backend, device: Device) -> None:
-        self._uses = costs_of(plan).uses
-        self._clock = _Clock(plan, device)
-        self._model = load_random(self._clock.plan, backend, device)
-        self._rehearsal = Rehearsal(self._model)
+    def __init__(self, plan: Plan, backend: Backend, device: Device, samples: _Samples) -> None:
+        self._uses, self._samples = costs_of(plan).uses, samples
+        model = load_random(plan, backend, device)
+        self._pool, self._whole = model.generated.pool, model.whole
+        if model.whole is not None:
+            self._compiled = Rehearsal(replace(model.generated, forward=model.whole))
+        self._clock = KernelClock(plan, device)
+        timed = generate(self._clock.plan.graph, model.values).forward
+        self._generated = Rehearsal(replace(model.generated, plan=self._clock.plan, forward=timed))
 
-    def time(self, steps: Sequence[Step], samples: _Samples) -> None:
+    def time(self, steps: Sequence[Step]) -> None:
         for step in steps:
-            self._step(step, samples)
-        self._model.pool.close()
+            self._time_kernels(step)
+            if self._whole is not None:
+                self._time_whole(step, self._whole)
+        self._pool.close()
 
-    def _step(self, step: Step, samples: _Samples) -> None:
+    def _time_kernels(self, step: Step) -> None:
+        beside: list[float] = []
+        kernels: dict[KernelId, list[float]] = {}
         warm_up, repeats = DECODES if step.decodes else PROMPTS
-        taken: list[float] = []
-        kernels: dict[tuple[str, str], list[float]] = {}
         self._clock.taken_s.clear()
         real = step
-        for number, (real, taken_s) in enumerate(self._rehearsal.time(step, warm_up + repeats)):  # noqa: B007
+        for number, (real, taken_s) in enumerate(self._generated.time(step, warm_up + repeats)):  # noqa: B007
             if number >= warm_up:
-                taken.append(taken_s - sum(self._clock.taken_s.values()))
+                beside.append(taken_s - sum(self._clock.taken_s.values()))
                 for key, of_kernel_s in self._clock.taken_s.items():
                     kernels.setdefault(key, []).append(of_kernel_s)
             self._clock.taken_s.clear()
-        samples.engines.append((step.samples, statistics.median(taken)))
+        self._samples.steps.append((step.samples, sum(asked.calls for asked in self._uses.values())))
+        self._samples.beside_s.append(statistics.median(beside))
         for (op, kernel), seconds in kernels.items():
             uses = {use: asked for use, asked in self._uses.items() if use.kernel.startswith(f"{op} {kernel} ")}
             names = {use.kernel for use in uses}
             if len(names) == 1:  # else its time can't be told apart
-                works = [work_in(use, asked, real) for use, asked in uses.items()]
-                samples.kernels.setdefault(names.pop(), []).append(Sample(sum_of(works), statistics.median(seconds)))
+                work = sum_of(work_in(use, asked, real) for use, asked in uses.items())
+                self._samples.add(names.pop(), work, seconds)
+
+    def _time_whole(self, step: Step, clock: WholeClock) -> None:
+        warm_up, repeats = DECODES if step.decodes else PROMPTS
+        seconds = []
+        real = step
+        for number, (real, _) in enumerate(self._compiled.time(step, warm_up + repeats)):  # noqa: B007
+            if clock.was_left:
+                return
+            if number >= warm_up:
+                seconds.append(clock.taken_s)
+        costs = Costs(self._uses)
+        self._samples.add(costs.compiled_name, costs.whole(real), seconds)
+        self._samples.compiled_ops |= costs.graph_ops
+        self._samples.compiled_tokens = max(self._samples.compiled_tokens, step.tokens)
 
 
 __all__ = ["measure"]

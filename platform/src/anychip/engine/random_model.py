@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import fx
 
+from anychip.engine.kernel_clock import WholeClock
 from anychip.engine.loader import LoadedModel, buffers_of, make_pool
 from anychip.graph.codegen import generate, weight_key
 from anychip.graph.ir import WeightSpec, resolution
@@ -17,6 +20,7 @@ from anychip.plan.resolve import CheckpointFacts, resolve
 from anychip.recipe.schema import Recipe
 from anychip_sdk.backend import Backend
 from anychip_sdk.device import Device, DeviceInfo
+from anychip_sdk.hooks import CompileContext
 from anychip_sdk.ops import Op
 
 VARIED = 1 << 16  #: random numbers of a weight, repeated
@@ -29,33 +33,57 @@ def plan_random(raw: Mapping[str, object], recipe: Mapping[str, object], backend
     return resolve(Recipe.model_validate(sections), facts, backend, device, "given by the caller")
 
 
-def load_random(plan: Plan, backend: Backend, device: Device) -> LoadedModel:
+@dataclass(frozen=True)
+class RandomModel:
+    """A plan on a device, with random weights, ready to run.
+
+    Attributes:
+        generated: runs the generated Python.
+        values: what generated code binds.
+        whole: times the backend's compiled graph; None where the backend compiles nothing.
+    """
+
+    generated: LoadedModel
+    values: Mapping[str, Any]
+    whole: WholeClock | None
+
+
+def load_random(plan: Plan, backend: Backend, device: Device) -> RandomModel:
     """The plan's model, as `load_model` would give it."""
     pool = make_pool(plan, backend, device)
     values = {**_weights(plan, backend, device), **buffers_of(plan, plan.graph, pool, device)}
     generated = generate(plan.graph, values)
-    return LoadedModel(plan, device, pool, generated.forward, generated.source, {}, {})
+    whole = WholeClock(generated.forward, device)
+    rows = plan.scheduler.max_running_requests.value
+    tokens = plan.scheduler.chunked_prefill_size.value + rows
+    context = CompileContext(device, plan.model.dtype.value, values, tokens, rows, whole.generated)
+    compiled = backend.compile(plan.graph.graph, context)
+    if compiled is not None:
+        whole.watch(compiled)
+    model = LoadedModel(plan, device, pool, generated.forward, generated.source, {}, {})
+    return RandomModel(model, values, None if compiled is None else whole)
 
 
 def _weights(plan: Plan, backend: Backend, device: Device) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    """A value for each weight key of the graph."""
     dtype = plan.model.dtype.value
-    for node in plan.graph.graph.nodes:
-        if node.op != "get_attr" or node.target not in plan.graph.weights:
-            continue
-        spec = plan.graph.weights[str(node.target)]
-        plain = None
-        for user in node.users:
-            key = weight_key(spec.name, user)
-            if key in found:
-                continue
-            plain = _random(spec, dtype).to(device.torch_device) if plain is None else plain
-            found[key] = plain
-            if key != spec.name and isinstance(user.target, Op):
-                own = resolution(user).compute_dtype
-                cast = plain if spec.quantized is not None or own is None else plain.to(own)
-                found[key] = backend.prepare_weight(spec.name, cast, user.target.name, device).value
+    found: dict[str, Any] = {}
+    for name, spec in plan.graph.used_weights().items():
+        plain = _random(spec, dtype).to(device.torch_device)
+        for user in _users(plan, name):
+            key = weight_key(name, user)
+            if key == name:
+                found[key] = plain
+            elif key not in found and isinstance(user.target, Op):
+                own = None if spec.quantized is not None else resolution(user).compute_dtype
+                found[key] = backend.prepare_weight(name, plain.to(own or plain.dtype), user.target.name, device).value
     return found
+
+
+def _users(plan: Plan, weight: str) -> Iterator[fx.Node]:
+    for node in plan.graph.graph.nodes:
+        if node.op == "get_attr" and node.target == weight:
+            yield from node.users
 
 
 def _random(spec: WeightSpec, dtype: torch.dtype) -> torch.Tensor:
@@ -65,4 +93,4 @@ def _random(spec: WeightSpec, dtype: torch.dtype) -> torch.Tensor:
     return few.repeat(-(-spec.elements // VARIED))[: spec.elements].view(spec.shape)
 
 
-__all__ = ["load_random", "plan_random"]
+__all__ = ["RandomModel", "load_random", "plan_random"]

@@ -16,6 +16,16 @@ from anychip.graph.codegen import Forward
 from anychip.plan.costs import Step
 
 
+def tokens_held(step: Step, count: int, chunk: int) -> int:
+    """What the pool must hold for so many steps like that, prompts being read in chunks of that size."""
+    return step.start + step.prompt + step.decodes * (step.context + _steps_before(step, chunk) + count + 1)
+
+
+def _steps_before(step: Step, chunk: int) -> int:
+    """Until all prompts are in the cache; those that are first decode meanwhile."""
+    return step.decodes * (step.context // chunk + 1)
+
+
 class Rehearsal:
     """An engine whose forward can be left out, so that prompts are in the cache at once.
 
@@ -38,9 +48,8 @@ class Rehearsal:
 
     def _decodes(self, step: Step, count: int) -> Iterator[tuple[Step, float]]:
         chunk = self._scheduler.chunked_prefill_size.value
-        steps_before = step.decodes * (step.context // chunk + 1)
         for _ in range(step.decodes):
-            self._add(step.context, steps_before + count + 1)
+            self._add(step.context, _steps_before(step, chunk) + count + 1)
         events: list[TokenEvent] = []
         self._forward.is_skipped = True
         while len(events) < step.decodes:
@@ -85,4 +94,4 @@ class _Skippable:
         return torch.zeros(wanted.shape[0], self._vocab_size, device=wanted.device)
 
 
-__all__ = ["Rehearsal"]
+__all__ = ["Rehearsal", "tokens_held"]

@@ -8,7 +8,7 @@ engine      what happens between forwards
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ import torch
 
 from anychip.graph.work import LOGITS_BYTES, Asked, KernelUse, name_of, work_of
 from anychip.plan.plan import Plan
-from anychip_sdk.speeds import Speeds, Work
+from anychip_sdk.speeds import COMPILED, Speeds, Work
 
 CHOICE = "argmax"  #: how a token is taken to be chosen
 
@@ -84,17 +84,42 @@ class Costs:
         """The kernels that the speeds say nothing of."""
         return tuple(dict.fromkeys(use.kernel for use in self.uses if speeds.of(use.kernel) is None))
 
+    @property
+    def graph_ops(self) -> set[str]:
+        """Of the forward; the choice of tokens comes behind it."""
+        return {use.op for use in self.uses if use.op != CHOICE}
+
+    @property
+    def compiled_name(self) -> str:
+        """What the forward is called as one kernel: it is told by the dtype of most weights."""
+        largest = max(self.uses, key=lambda use: self.uses[use].weight_bytes)
+        return COMPILED + largest.kernel.rpartition(" ")[2]
+
+    def whole(self, step: Step) -> Work:
+        """What a step asks of the forward as one kernel."""
+        return sum_of(work_in(use, asked, step) for use, asked in self.uses.items() if use.op != CHOICE)
+
     def seconds(self, speeds: Speeds, step: Step) -> Seconds:
         """How long a step takes; kernels that the speeds say nothing of take no time."""
         engine_s = speeds.step_s + step.samples * speeds.request_s
         products_s = attention_s = calls_s = 0.0
-        for use, asked in self.uses.items():
-            speed, work = speeds.of(use.kernel), work_in(use, asked, step)
+        for kernel, work in self._works(speeds, step):
+            speed = speeds.of(kernel)
             if speed is not None:
                 products_s += speed.products_s(work)
                 attention_s += speed.attention_s(work)
                 calls_s += speed.calls_s(work)
         return Seconds(products_s, attention_s, calls_s, engine_s)
+
+    def _works(self, speeds: Speeds, step: Step) -> Iterator[tuple[str, Work]]:
+        """What is asked of each kernel; of the forward as one, where the backend compiles it."""
+        is_compiled = self.compiled_name in speeds.kernels and self.graph_ops <= set(speeds.compiled_ops)
+        is_whole = is_compiled and step.tokens <= speeds.compiled_tokens
+        if is_whole:
+            yield self.compiled_name, self.whole(step)
+        for use, asked in self.uses.items():
+            if use.op == CHOICE or not is_whole:
+                yield use.kernel, work_in(use, asked, step)
 
 
 def costs_of(plan: Plan) -> Costs:

@@ -107,7 +107,8 @@ def _measured(subject: Subject) -> Known:
         if differences:
             return Known(None, f"{name} was measured when {differences}: {command}")
         kernels = {name: KernelSpeed(**one) for name, one in kept["speeds"].pop("kernels").items()}
-        return Known(Speeds(**kept["speeds"], kernels=kernels))
+        compiled = tuple(kept["speeds"].pop("compiled_ops"))
+        return Known(Speeds(**kept["speeds"], kernels=kernels, compiled_ops=compiled))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"{path} is damaged: {error}"
         raise IntegrityFailed(message, hint=command) from error
