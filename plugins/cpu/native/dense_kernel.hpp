@@ -9,6 +9,7 @@
 
 #include "dense.hpp"
 #include "numbers.hpp"
+#include "product_output.hpp"
 
 namespace {
 namespace dense {
@@ -19,7 +20,6 @@ using anychip::ProductArgs;
 using F = Simd::F;
 
 constexpr int kVectors = Dense::kVectors;
-constexpr int kTileVectors = kTileOutputs / Simd::kWidth;
 constexpr int kOutputs = kVectors * Simd::kWidth;  // that are summed at a time
 constexpr std::int64_t kCacheLine = 64;
 constexpr std::int64_t kPairBytes = kTileOutputs * sizeof(std::uint32_t);
@@ -62,29 +62,6 @@ void arrange_block(const ProductArgs& args, const DenseRows& rows, std::int64_t 
     for (std::int64_t rest = p; rest < whole; ++rest) std::memcpy(panel + rest * R + r, x + 2 * rest, sizeof *panel);
     if (whole < last) panel[whole * R + r] = x[2 * whole].bits;
   }
-}
-
-template <class T>
-void write(void* out, std::int64_t at, const F* sums, std::int64_t count) {
-  T padded[kTileOutputs];
-  T* to = static_cast<T*>(out) + at;
-  T* first = count == kTileOutputs ? to : padded;
-  for (int v = 0; v < kTileVectors; ++v) Simd::store(first + v * Simd::kWidth, sums[v]);
-  if (first == padded) std::memcpy(to, padded, count * sizeof(T));
-}
-
-// One row of a tile's sums becomes outputs.
-inline void finish(const ProductArgs& args, std::int64_t row, std::int64_t output, const float* sums) {
-  const std::int64_t count = smaller(kTileOutputs, args.outputs - output), at = row * args.outputs + output;
-  F out[kTileVectors];
-  for (int v = 0; v < kTileVectors; ++v) {
-    out[v] = Simd::load(sums + v * Simd::kWidth);
-    if (args.bias != nullptr) out[v] = out[v] + Simd::load(args.bias + output + v * Simd::kWidth);
-  }
-  if (args.out_dtype == anychip::kFloat32)
-    write<float>(args.out, at, out, count);
-  else
-    write<bf16>(args.out, at, out, count);
 }
 
 // What is fetched beside the work: every time `step` bytes on.
@@ -172,7 +149,7 @@ inline void multiply(const ProductArgs& args, const DenseRows& rows, std::int64_
       ahead += (last - first) * way.step;
       if (last < rows.pairs) continue;
       for (std::int64_t r = 0; r < count; ++r)
-        finish(args, rows.first_row(block) + r, tile * kTileOutputs, to + r * kTileOutputs);
+        products::write_row(args, rows.first_row(block) + r, tile * kTileOutputs, to + r * kTileOutputs);
     }
   }
 }

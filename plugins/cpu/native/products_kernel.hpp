@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "numbers.hpp"
+#include "product_output.hpp"
 #include "products.hpp"
 #include "rounding.hpp"
 
@@ -51,33 +52,14 @@ inline F weight_scale(const ProductArgs& args, std::int64_t group, int v) {
                         : Simd::load(static_cast<const half*>(args.scale) + at);
 }
 
-template <class T>
-void write(void* out, std::int64_t at, const float* sums, std::int64_t count) {
-  T padded[kTileOutputs];
-  T* to = static_cast<T*>(out) + at;
-  T* first = count == kTileOutputs ? to : padded;
-  for (int i = 0; i < kTileOutputs; i += Simd::kWidth) Simd::store(first + i, Simd::load(sums + i));
-  if (first == padded) std::memcpy(to, padded, count * sizeof(T));
-}
-
 template <Scales S, int R>
 void finish(const Tile& tile, std::int64_t first_row, const F (&sums)[R][kVectors]) {
-  const ProductArgs& args = tile.args;
-  const std::int64_t count = smaller(kTileOutputs, args.outputs - tile.output);
   for (int r = 0; r < R; ++r) {
     alignas(64) float out[kTileOutputs];
-    for (int v = 0; v < kVectors; ++v) {
-      F sum = S == Scales::kOutput ? sums[r][v] * weight_scale(args, 0, v) : sums[r][v];
-      if (args.bias != nullptr) sum = sum + Simd::load(args.bias + tile.output + v * Simd::kWidth);
-      Simd::store(out + v * Simd::kWidth, sum);
-    }
-    const std::int64_t to = (first_row + r) * args.outputs + tile.output;
-    if (args.out_dtype == anychip::kFloat32)
-      write<float>(args.out, to, out, count);
-    else if (args.out_dtype == anychip::kBFloat16)
-      write<bf16>(args.out, to, out, count);
-    else
-      write<half>(args.out, to, out, count);
+    for (int v = 0; v < kVectors; ++v)
+      Simd::store(out + v * Simd::kWidth,
+                  S == Scales::kOutput ? sums[r][v] * weight_scale(tile.args, 0, v) : sums[r][v]);
+    write_row(tile.args, first_row + r, tile.output, out);
   }
 }
 
