@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes.util
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,10 +24,21 @@ from anychip_sdk.errors import NotReady
 
 WRAPPER = str(Path(__file__).with_name("peer_server.py"))
 READY_S = 600.0
+CONTEXT, POOL_TOKENS, SEQUENCES = 4096, 24576, 32  #: what every side is given, where it can be said
+
+Options = Mapping[str, str]
+
+#: What users would try, by peer: options as `Wanted` takes them; '' is what a peer does when nothing is said.
+TUNING: dict[str, tuple[str, ...]] = {
+    "llama.cpp": ("", "fa=off", "np=4", "np=4,fa=off", "np=1", "np=1,fa=off", "np=4,ub=256", "np=4,ub=1024"),
+    "openvino": ("", "KV_CACHE_PRECISION=bf16", "max_num_batched_tokens=256", "max_num_batched_tokens=1024"),
+    "transformers": ("",),
+    "vllm": ("", "max-num-batched-tokens=512", "max-num-batched-tokens=4096"),
+}
 
 
 @dataclass(frozen=True)
-class Setting:
+class Search:
     """What peers are looked for with.
 
     Attributes:
@@ -55,63 +68,113 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class Wanted:
+    """A peer and the options that it differs in from what `PEERS` starts: `llama.cpp/np=4,fa=off`."""
+
+    kind: str
+    options: Options
+
+    @classmethod
+    def read(cls, text: str) -> Wanted:
+        """Raises ValueError: there is no such peer, or an option has no value."""
+        kind, _, rest = text.partition("/")
+        if kind not in PEERS:
+            raise ValueError(f"no peer '{kind}', expected one of {', '.join(PEERS)}")
+        options = {}
+        for one in filter(None, rest.split(",")):
+            name, is_given, value = one.partition("=")
+            if not is_given:
+                raise ValueError(f"'{one}' of '{text}' is no option, expected NAME=VALUE")
+            options[name] = value
+        return cls(kind, options)
+
+    @property
+    def name(self) -> str:
+        said = ",".join(f"{name}={value}" for name, value in self.options.items())
+        return f"{self.kind}/{said}" if said else self.kind
+
+
+@dataclass(frozen=True)
 class Peer:
-    """A server that can run: the command that starts it on a port."""
+    """A server that can run.
+
+    Attributes:
+        command: that starts it on a port.
+        variables: of its environment.
+        is_slow_to_start: it takes minutes, so it stays up between rounds.
+    """
 
     name: str
     command: Callable[[int], Sequence[str]]
-    variables: dict[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    is_slow_to_start: bool = False
 
 
 class Skipped(Exception):
     """Why a peer can't run here."""
 
 
-def llama_cpp(setting: Setting) -> Peer:
-    server, python = setting.program("llama-server"), setting.python_with("xllamacpp")
-    if server is None and python is None:
-        raise Skipped("neither llama-server nor xllamacpp is installed")
-    model, threads = _given(setting.gguf, "--gguf"), str(setting.threads)
+def find(wanted: Wanted, search: Search) -> Peer:
+    """The peer as it is started here.
+
+    Raises:
+        Skipped: it isn't installed, or the model isn't there in its format.
+    """
+    return PEERS[wanted.kind](search, wanted)
+
+
+def llama_cpp(search: Search, wanted: Wanted) -> Peer:
+    server = search.program("llama-server")
     if server is None:
-        return _wrapped("llama.cpp", str(python), model, threads)
-    options = ("-t", threads, "-tb", threads, "-np", "16", "-c", "24576", "-kvu", "--no-webui")
-    return Peer("llama.cpp", lambda port: (server, "-m", model, "--port", str(port), *options))
+        raise Skipped("llama-server is not installed")
+    model, threads = _given(search.gguf, "--gguf"), str(search.threads)
+    options = {"t": threads, "tb": threads, "np": "16", "c": str(POOL_TOKENS), "fa": "on"} | wanted.options
+    flags = [part for name, value in options.items() for part in (f"-{name}", value)]
+    return Peer(
+        wanted.name, lambda port: (server, "-m", model, "--port", str(port), "-kvu", "--no-webui", "--offline", *flags)
+    )
 
 
-def vllm(setting: Setting) -> Peer:
-    program = setting.program("vllm")
+def vllm(search: Search, wanted: Wanted) -> Peer:
+    program = search.program("vllm")
     if program is None:
         raise Skipped("vllm is not installed")
-    model = _given(setting.folder, "--model")
-    options = ("--dtype", "bfloat16", "--max-model-len", "4096", "--max-num-seqs", "32", "--enable-prefix-caching")
+    model = _given(search.folder, "--model")
+    options = {"dtype": "bfloat16", "max-model-len": str(CONTEXT), "max-num-seqs": str(SEQUENCES)} | wanted.options
+    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
     variables = {
-        "VLLM_CPU_KVCACHE_SPACE": "4",
-        "VLLM_CPU_OMP_THREADS_BIND": f"0-{setting.threads - 1}",
+        "VLLM_CPU_KVCACHE_SPACE": "3",
+        "VLLM_CPU_OMP_THREADS_BIND": f"0-{search.threads - 1}",
         "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
     }
-    return Peer("vllm", lambda port: (program, "serve", model, "--port", str(port), *options), variables)
-
-
-def openvino(setting: Setting) -> Peer:
-    python = setting.python_with("openvino_genai")
-    if python is None:
-        raise Skipped("openvino-genai is not installed")
-    return _wrapped(
-        "openvino", python, _given(setting.openvino or setting.gguf, "--openvino or --gguf"), str(setting.threads)
+    preloaded = [*_tcmalloc(), *map(str, Path(program).parents[1].glob("lib/libiomp5.so"))]
+    if preloaded:
+        variables["LD_PRELOAD"] = ":".join(preloaded)
+    return Peer(
+        wanted.name,
+        lambda port: (program, "serve", model, "--port", str(port), "--enable-prefix-caching", *flags),
+        variables,
+        is_slow_to_start=True,
     )
 
 
-def transformers(setting: Setting) -> Peer:
-    python = setting.python_with("transformers")
+def openvino(search: Search, wanted: Wanted) -> Peer:
+    python = search.python_with("openvino_genai")
+    if python is None:
+        raise Skipped("openvino-genai is not installed")
+    return _wrapped(wanted, python, _given(search.openvino or search.gguf, "--openvino or --gguf"), search.threads)
+
+
+def transformers(search: Search, wanted: Wanted) -> Peer:
+    python = search.python_with("transformers")
     if python is None:
         raise Skipped("transformers is not installed")
-    model = _given(setting.folder or setting.gguf, "--model or --gguf")
-    return _wrapped("transformers", python, model, str(setting.threads))
+    return _wrapped(wanted, python, _given(search.folder or search.gguf, "--model or --gguf"), search.threads)
 
 
-PEERS: dict[str, Callable[[Setting], Peer]] = {
+PEERS: dict[str, Callable[[Search, Wanted], Peer]] = {
     "llama.cpp": llama_cpp,
     "vllm": vllm,
     "openvino": openvino,
@@ -119,14 +182,22 @@ PEERS: dict[str, Callable[[Setting], Peer]] = {
 }
 
 
-def _wrapped(kind: str, python: str, model: str, threads: str) -> Peer:
-    return Peer(kind, lambda port: (python, WRAPPER, kind, model, str(port), threads))
+def _wrapped(wanted: Wanted, python: str, model: str, threads: int) -> Peer:
+    said = json.dumps({"threads": threads, "pool_tokens": POOL_TOKENS, "sequences": SEQUENCES, **wanted.options})
+    return Peer(wanted.name, lambda port: (python, WRAPPER, wanted.kind, model, str(port), said))
 
 
 def _given(model: str | None, option: str) -> str:
     if model is None:
         raise Skipped(f"it needs the model by {option}")
     return model
+
+
+def _tcmalloc() -> Iterator[str]:
+    """The allocator that vLLM's manual asks for, where the system has it."""
+    found = ctypes.util.find_library("tcmalloc_minimal")
+    if found is not None:
+        yield found
 
 
 @contextlib.contextmanager

