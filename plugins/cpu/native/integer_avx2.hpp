@@ -1,4 +1,4 @@
-// Sums of 8- and 4-bit products on AVX2. Knows how a block of a tile lies; knows no scale.
+// Sums of 8- and 4-bit products on AVX2. Knows how a part of a tile lies; knows no scale.
 #pragma once
 
 #include <cstring>
@@ -11,8 +11,7 @@ struct Engine {
   static constexpr int kRows = 1;
 
   template <int R, int Bits>
-  static void dot(const std::uint8_t* weight, const std::int8_t* levels, std::int64_t, const std::int32_t* less,
-                  std::int64_t, __m256 (*out)[4]) {
+  static void dot(const std::uint8_t* weight, const std::int8_t* levels, const std::int32_t* less, __m256 (*out)[4]) {
     __m256i sums[4];
     if constexpr (Bits == 8)
       eight(weight, levels, sums);
@@ -39,7 +38,7 @@ struct Engine {
       sums[v] = _mm256_permute4x64_epi64(_mm256_hadd_epi32(pairs[2 * v], pairs[2 * v + 1]), 0xd8);
   }
 
-  // All of a block's pairs of 4-bit products fit 16 bits: 16 * 15 * 127 < 2^15.
+  // All of a part's pairs of 4-bit products fit 16 bits: 16 * 15 * 127 < 2^15.
   static void four(const std::uint8_t* weight, const std::int8_t* levels, __m256i* sums) {
     const __m256i low = _mm256_set1_epi8(15);
     for (auto* sum = sums; sum < sums + 4; ++sum) *sum = _mm256_setzero_si256();

@@ -1,4 +1,4 @@
-// Sums of 8- and 4-bit products, one by one. Knows how a block of a tile lies; knows no scale.
+// Sums of 8- and 4-bit products, one by one. Knows how a part of a tile lies; knows no scale.
 #pragma once
 
 #include "simd_portable.hpp"
@@ -9,8 +9,7 @@ struct Engine {
   static constexpr int kRows = 1;
 
   template <int R, int Bits>
-  static void dot(const std::uint8_t* weight, const std::int8_t* levels, std::int64_t, const std::int32_t* less,
-                  std::int64_t, Simd::F (*out)[8]) {
+  static void dot(const std::uint8_t* weight, const std::int8_t* levels, const std::int32_t* less, Simd::F (*out)[8]) {
     for (int v = 0; v < 8; ++v) {
       Simd::I sums = {less[0], less[0], less[0], less[0]};
       for (int i = 0; i < 4; ++i) sums[i] += output<Bits>(weight + 4 * (4 * v + i), levels);

@@ -11,33 +11,18 @@ namespace {
 
 // below so many products a second thread costs more than it saves
 constexpr std::int64_t kWorthThreads = 1 << 16;
-// rows that a thread rounds at a time
-constexpr std::int64_t kRowGrain = 4;
-// what a thread takes at a time is an eighth of its share
-constexpr std::int64_t kTurns = 8;
-// keeps rows that are a power of two apart from falling into the same lines of the cache
-constexpr std::int64_t kRowGap = 64;
 // so many blocks of arranged rows stay in the last cache while the weights pass
 constexpr std::int64_t kBlocksAtOnce = 36;
+// and so much of rounded ones in a member's own
+constexpr std::int64_t kLevelsAtOnce = 768 << 10;
 // of what is left a member takes a half of its share
 constexpr std::int64_t kShares = 2;
 
-void round_rows(ProductWork& work) {
-  for (;;) {
-    const std::int64_t begin = work.next_row.fetch_add(kRowGrain, std::memory_order_relaxed);
-    if (begin >= work.args.rows) return;
-    for (std::int64_t row = begin; row < std::min(begin + kRowGrain, work.args.rows); ++row)
-      work.kernels->round[work.args.x_dtype](work.args, work.rounded, row);
-  }
-}
-
-void multiply_tiles(ProductWork& work) {
-  for (;;) {
-    const std::int64_t begin = work.next_tile.fetch_add(work.grain, std::memory_order_relaxed);
-    if (begin >= work.tiles) return;
-    for (std::int64_t tile = begin; tile < std::min(begin + work.grain, work.tiles); ++tile)
-      work.kernels->multiply(work.args, work.rounded, tile);
-  }
+// A member rounds its share of the parts of all rows.
+void round_rows(ProductWork& work, const Team& team) {
+  const std::int64_t parts = work.rounded.parts;
+  work.kernels->round[work.args.x_dtype](work.args, work.rounded, parts * team.rank / team.size,
+                                         parts * (team.rank + 1) / team.size);
 }
 
 // A member arranges its share of the pairs of all rows.
@@ -61,18 +46,21 @@ Turn take_turn(ProductWork& work, std::int64_t all, unsigned members) {
 }
 
 // All tiles for the first blocks of rows, then for the next.
-void multiply_dense_tiles(ProductWork& work, const Team& team) {
-  const std::int64_t blocks = work.rows.blocks, groups = (blocks + kBlocksAtOnce - 1) / kBlocksAtOnce;
-  const std::int64_t all = groups * work.tiles;
+template <class Kernels, class Rows>
+void multiply_tiles(ProductWork& work, const Kernels& kernels, const Rows& rows, std::int64_t at_once,
+                    const Team& team) {
+  const std::int64_t all = (rows.blocks + at_once - 1) / at_once * work.tiles;
   Turn turn = take_turn(work, all, team.size);
   while (turn.begin < turn.end) {
-    const std::int64_t at = turn.begin++, first = at / work.tiles * kBlocksAtOnce;
+    const std::int64_t at = turn.begin++, first = at / work.tiles * at_once;
     if (turn.begin == turn.end) turn = take_turn(work, all, team.size);
     const std::int64_t next = turn.begin < turn.end ? turn.begin : at;
-    work.dense->multiply(work.args, work.rows, first, std::min(first + kBlocksAtOnce, blocks), at % work.tiles,
-                         next % work.tiles);
+    kernels.multiply(work.args, rows, first, std::min(first + at_once, rows.blocks), at % work.tiles,
+                     next % work.tiles);
   }
 }
+
+RowBlocks blocks_of(std::int64_t rows, std::int64_t at_once) { return {rows, (rows + at_once - 1) / at_once}; }
 
 std::int64_t worthwhile_threads(const ProductArgs& args) {
   const bool is_small = args.rows * args.in * args.outputs < kWorthThreads;
@@ -81,22 +69,26 @@ std::int64_t worthwhile_threads(const ProductArgs& args) {
 
 }  // namespace
 
-RoundedRows ProductScratch::take(const ProductArgs& args) {
+RoundedRows ProductScratch::take(const ProductArgs& args, std::int64_t rows_at_once) {
   static_assert(sizeof(float) == sizeof(std::int32_t), "");
-  const std::int64_t blocks = (args.in + kBlock32 - 1) / kBlock32, stride = blocks * kBlock32 + kRowGap;
-  const std::size_t levels = args.rows * stride, numbers = 3 * args.rows * blocks;
-  if (levels_.size() < levels) levels_.resize(levels);
-  if (numbers_.size() < numbers) numbers_.resize(numbers);
+  const std::int64_t parts = (args.in + kPart - 1) / kPart;
+  const std::size_t numbers = args.rows * parts;
+  if (levels_.size() < numbers * kPart) levels_.resize(numbers * kPart);
+  if (numbers_.size() < 3 * numbers) numbers_.resize(3 * numbers);
   float* scale = numbers_.data();
-  return {levels_.data(), scale, reinterpret_cast<std::int32_t*>(scale + args.rows * blocks),
-          scale + 2 * args.rows * blocks, stride, blocks};
+  return {blocks_of(args.rows, rows_at_once),
+          levels_.data(),
+          scale,
+          reinterpret_cast<std::int32_t*>(scale + numbers),
+          scale + 2 * numbers,
+          parts};
 }
 
 DenseRows ProductScratch::take_dense(const ProductArgs& args, std::int64_t rows_at_once) {
   const std::int64_t pairs = (args.in + 1) / 2;
   const std::size_t values = args.rows * pairs;
   if (panels_.size() < values) panels_.resize(values);
-  return {panels_.data(), pairs, args.rows, (args.rows + rows_at_once - 1) / rows_at_once};
+  return {blocks_of(args.rows, rows_at_once), panels_.data(), pairs};
 }
 
 ProductWork::ProductWork(const ProductArgs& product, ProductScratch& scratch)
@@ -105,22 +97,20 @@ ProductWork::ProductWork(const ProductArgs& product, ProductScratch& scratch)
     dense = chosen_dense();
     rows = scratch.take_dense(args, dense->rows_at_once);
   } else {
-    rounded = scratch.take(args);
+    rounded = scratch.take(args, kernels->rows_at_once);
   }
   tiles = (args.outputs + kTileOutputs - 1) / kTileOutputs;
-  grain = std::max<std::int64_t>(1, tiles / (kTurns * std::max<std::int64_t>(args.threads, 1)));
 }
 
 void product_in_team(ProductWork& work, Team& team) {
   if (work.dense != nullptr)
     arrange_rows(work, team);
   else
-    round_rows(work);
+    round_rows(work, team);
   team.wait();
-  if (work.dense != nullptr)
-    multiply_dense_tiles(work, team);
-  else
-    multiply_tiles(work);
+  if (work.dense != nullptr) return multiply_tiles(work, *work.dense, work.rows, kBlocksAtOnce, team);
+  const std::int64_t block_bytes = work.kernels->rows_at_once * work.rounded.parts * kPart;
+  multiply_tiles(work, *work.kernels, work.rounded, std::max<std::int64_t>(1, kLevelsAtOnce / block_bytes), team);
 }
 
 void product(const ProductArgs& args) {

@@ -11,17 +11,17 @@
 
 namespace anychip {
 
-// Activations that are rounded together, and outputs that lie side by side in a packed weight.
-constexpr std::int64_t kBlock32 = 32;
+// Activations that are rounded together: a part of a row; and outputs that lie side by side in a packed weight.
+constexpr std::int64_t kPart = 32;
 constexpr std::int64_t kTileOutputs = 32;
 // `bits` of weights that are no integers
 constexpr std::int32_t kDenseBits = 16;
 
 // Weights are unsigned, so that one instruction multiplies them with signed activations: what is 128 or 8 too much is
-// taken off again with the sum of a block's activations.
+// taken off again with the sum of a part's activations.
 //
-// 8 bits: [tile][block][8][32 outputs][4 values]; 4 bits: [tile][block][4][32 outputs][4 bytes], in whose lower halves
-// are values 0 .. 15 of the block and in whose upper ones 16 .. 31. Scales: [tile][groups][32 outputs], 8 bits float,
+// 8 bits: [tile][part][8][32 outputs][4 values]; 4 bits: [tile][part][4][32 outputs][4 bytes], in whose lower halves
+// are values 0 .. 15 of the part and in whose upper ones 16 .. 31. Scales: [tile][groups][32 outputs], 8 bits float,
 // 4 bits half. What is padded is zero times a scale of zero.
 //
 // 16 bits: bfloat16 without a scale, as pairs of neighbours: [tile][pairs][32 outputs][2 values].
@@ -36,27 +36,33 @@ struct ProductArgs {
   std::int32_t x_dtype, out_dtype, bits;
 };
 
-// Rounded activations. `levels`: [rows][stride]; the others: [rows][blocks].
-struct RoundedRows {
-  std::int8_t* levels;
-  float* scale;        // not a number where the block holds one that is none, or infinite
-  std::int32_t* less;  // what each sum of levels * weights begins with
-  float* sum;          // of levels * scale: what a minimum is multiplied with
-  std::int64_t stride, blocks;
-};
-
-// Activations for weights of 16 bits, not rounded. Rows are cut into blocks of nearly the same size; a block is
-// [pairs][its rows], so that what is multiplied with one pair of weights lies together. A pair is 32 bits, the earlier
-// value in the lower half; an odd value is paired with zero.
-struct DenseRows {
-  std::uint32_t* panels;
-  std::int64_t pairs, rows, blocks;
+// Rows are cut into blocks of nearly the same size; of a block's rows what is multiplied with the same weights lies
+// together.
+struct RowBlocks {
+  std::int64_t rows, blocks;
 
   std::int64_t first_row(std::int64_t block) const {
     const std::int64_t least = rows / blocks, more = rows % blocks;
     return block * least + (block < more ? block : more);
   }
   std::int64_t size(std::int64_t block) const { return first_row(block + 1) - first_row(block); }
+};
+
+// Activations rounded in parts of 32. A block is [parts][its rows][32 levels], and [parts][its rows] of the others.
+struct RoundedRows : RowBlocks {
+  std::int8_t* levels;
+  float* scale;        // not a number where the part holds one that is none, or infinite
+  std::int32_t* less;  // what each sum of levels * weights begins with
+  float* sum;          // of levels * scale: what a minimum is multiplied with
+  std::int64_t parts;
+};
+
+// Activations for weights of 16 bits, not rounded. A block is [pairs][its rows]. A pair is 32 bits, the earlier value
+// in the lower half; an odd value is paired with zero.
+struct DenseRows : RowBlocks {
+  std::uint32_t* panels;
+  std::int64_t pairs;
+
   std::uint32_t* panel(std::int64_t block) const { return panels + first_row(block) * pairs; }
 };
 
@@ -64,10 +70,13 @@ struct DenseKernels;
 
 struct ProductKernels {
   const char* name;
-  std::int64_t rows_at_once;
-  void (*round[kDTypes])(const ProductArgs& args, const RoundedRows& rounded, std::int64_t row);
-  // all rows for one tile of outputs
-  void (*multiply)(const ProductArgs& args, const RoundedRows& rounded, std::int64_t tile);
+  std::int64_t rows_at_once;  // of a block, at most
+  // these parts of all rows
+  void (*round[kDTypes])(const ProductArgs& args, const RoundedRows& rounded, std::int64_t first_part,
+                         std::int64_t last_part);
+  // these blocks for one tile of outputs; `next`: the tile that follows on this thread
+  void (*multiply)(const ProductArgs& args, const RoundedRows& rounded, std::int64_t first_block,
+                   std::int64_t last_block, std::int64_t tile, std::int64_t next);
 };
 
 const ProductKernels* portable_products();
@@ -81,7 +90,7 @@ const DenseKernels* chosen_dense();
 class ProductScratch {
  public:
   // throws std::bad_alloc
-  RoundedRows take(const ProductArgs& args);
+  RoundedRows take(const ProductArgs& args, std::int64_t rows_at_once);
   DenseRows take_dense(const ProductArgs& args, std::int64_t rows_at_once);
 
  private:
@@ -100,8 +109,8 @@ struct ProductWork {
   RoundedRows rounded;
   const DenseKernels* dense;  // with 16 bits, else NULL
   DenseRows rows;
-  std::int64_t tiles, grain;
-  std::atomic<std::int64_t> next_row{0}, next_tile{0};
+  std::int64_t tiles;
+  std::atomic<std::int64_t> next_tile{0};
 };
 
 // All members call it with the same work. Who reads the result waits for the team first.

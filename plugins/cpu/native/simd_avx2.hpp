@@ -48,6 +48,11 @@ struct Simd {
   static F larger_size(F a, F b) {
     return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
   }
+  static float largest_size(F x) {
+    const F halves = larger_size(x, _mm256_permute2f128_ps(x, x, 1));
+    const F pairs = larger_size(halves, _mm256_shuffle_ps(halves, halves, 0x4e));
+    return _mm256_cvtss_f32(larger_size(pairs, _mm256_shuffle_ps(pairs, pairs, 0xb1)));
+  }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
   static D fma(D a, D b, D c) { return _mm256_fmadd_pd(a, b, c); }
   static F at_least(float low, F x) { return _mm256_max_ps(set(low), x); }  // a NaN in the second operand is returned

@@ -42,6 +42,9 @@ struct Simd {
   static F larger_size(F a, F b) {
     return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
   }
+  static float largest_size(F x) {
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(_mm512_castps_si512(x)))));
+  }
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
   static D fma(D a, D b, D c) { return _mm512_fmadd_pd(a, b, c); }
   static F at_least(float low, F x) { return _mm512_max_ps(set(low), x); }  // a NaN in the second operand is returned

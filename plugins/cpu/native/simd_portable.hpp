@@ -50,6 +50,10 @@ struct Simd {
   static F size(F x) { return (F)((I)x & 0x7fffffff); }
   // of two sizes; what is no number is above all
   static F larger_size(F a, F b) { return (I)a > (I)b ? a : b; }
+  static float largest_size(F x) {
+    const I bits = (I)x;
+    return from_bits(larger(larger(bits[0], bits[1]), larger(bits[2], bits[3])));
+  }
   static F fma(F a, F b, F c) {
 #if defined(__aarch64__)
     return (F)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
