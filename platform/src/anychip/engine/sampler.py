@@ -72,9 +72,7 @@ class Sampler:
         return tokens
 
     def _draw(self, logits: torch.Tensor, drawn: _Drawn) -> list[int]:
-        first, last = drawn.rows[0], drawn.rows[-1]
-        is_run = last - first + 1 == len(drawn.rows)
-        chosen = logits[first : last + 1] if is_run else logits[self._ids(drawn.rows)]
+        chosen = logits if len(drawn.rows) == len(logits) else logits[self._ids(drawn.rows)]
         uniform = np.array([one.uniform() for one in drawn.sequences])
         picked = self._sample(chosen, *drawn.filters, torch.from_numpy(uniform).to(self._device))
         return picked.tolist()  # type: ignore[no-any-return]
