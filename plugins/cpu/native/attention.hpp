@@ -30,10 +30,8 @@ struct AttentionArgs {
 // multiples of themselves, whatever the row, the batch or the chunk: so a query's result depends on its position only.
 constexpr std::int64_t kBlock = 64;
 constexpr std::int64_t kSpan = 256;
-// (token, head) pairs that share one pass over the keys of a prefill row
-constexpr std::int64_t kTileRows = 64;
-
-// Some query tokens of one row against some keys, for neighbouring kv heads and all query heads that read them.
+// Some query tokens of one row against some keys, for neighbouring kv heads and all query heads that read them. Several
+// tokens have one kv head.
 struct Tile {
   const AttentionArgs* args;
   std::int32_t row, kv_head, kv_heads;  // the first kv head, and how many
@@ -46,12 +44,11 @@ struct Tile {
 // A partial result: the sum of weighted values, then the largest score, then the sum of weights.
 inline std::int64_t partial_floats(const AttentionArgs& args) { return args.head_dim + 2; }
 
-inline std::int64_t tile_tokens(std::int64_t group) { return group >= kTileRows ? 1 : kTileRows / group; }
-
-inline std::int64_t scratch_floats(const AttentionArgs& args) {
-  const std::int64_t group = args.heads / args.kv_heads, tile_rows = tile_tokens(group) * group, dim = args.head_dim;
-  const std::int64_t rows = tile_rows > args.heads ? tile_rows : args.heads;
-  return 2 * kBlock * dim + rows * (3 * (dim + 16) + kBlock + 8) + 256;
+// What tiles of `rows` (token, query head) pairs take.
+inline std::int64_t scratch_floats(const AttentionArgs& args, std::int64_t rows) {
+  constexpr std::int64_t kVector = 16;  // of the widest instruction set, in floats
+  const std::int64_t padded = 2 * rows + kVector;  // a vector's lanes are not all used
+  return padded * (3 * (args.head_dim + kVector) + 2 * kBlock) + 2 * kBlock * args.head_dim + 16 * kVector;
 }
 
 void attention(const AttentionArgs& args);

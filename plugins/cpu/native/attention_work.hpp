@@ -13,14 +13,13 @@
 
 namespace anychip {
 
-// Tiles of the same keys for all kv heads; what a thread takes at a time is one of them or several.
+// What a thread takes at a time: a tile, and where its results go if its row's keys are cut into several spans.
 struct Part {
-  std::int32_t row;
-  std::int64_t token, tokens, position, key_begin, key_end;
-  std::int64_t spans;         // into how many parts the row's keys are cut
-  std::int64_t partials = 0;  // where this part's results lie, in floats
-  std::int64_t first = 0;     // where the row's first part's lie
-  std::int64_t counter = 0;   // of finished parts
+  Tile tile;
+  std::int64_t spans;             // into how many parts the row's keys are cut
+  std::int64_t first_result = 0;  // of the row's first span: where its results lie, in floats
+  std::int64_t result = 0;        // the same of this one's
+  std::int64_t counter = 0;       // of the row's finished spans, one for each kv head
 };
 
 // Floats on whole lines of the cache; they are lost when it grows.
@@ -59,9 +58,9 @@ struct AttentionWork {
   const Kernels* kernels;
   AttentionScratch& scratch;
   float* partials;
-  std::int64_t items = 0, grain = 1;  // an item is one kv head of one part
-  std::int64_t pairs = 0;             // of keys and tokens
-  std::atomic<std::int64_t> next{0};
+  std::int64_t tile_rows = 0;  // the most that any tile has
+  std::int64_t pairs = 0;      // of keys and tokens
+  std::atomic<std::size_t> next{0};
 };
 
 // All members call it with the same work; the result is complete when all have returned.

@@ -15,10 +15,9 @@ struct FloatEngine {
   static F load_units(const T* p) { return Simd::load(p); }
   static F load_few_units(const T* p) { return Simd::load(p); }
   static F dot(F sum, F units, F one) { return Simd::fma(units, one, sum); }
-  static F value_units(const T* even, const T*) { return Simd::load(even); }
+  template <int Vectors>
   static void value_units(const T* even, const T*, F* out) {
-    out[0] = Simd::load(even);
-    out[1] = Simd::load(even + Simd::kWidth);
+    for (int j = 0; j < Vectors; ++j) out[j] = Simd::load(even + j * Simd::kWidth);
   }
   // weights as units, and what they sum to
   static F pack_weights(const F* weights, int vectors, float* units) {
@@ -30,7 +29,10 @@ struct FloatEngine {
     }
     return sum;
   }
-  static void store(T* p, F x) { Simd::store(p, x); }
+  static F join_weights(const F* weights, float* units) {
+    Simd::store(units, weights[0]);
+    return weights[0];
+  }
 };
 
 }  // namespace

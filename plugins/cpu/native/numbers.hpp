@@ -21,12 +21,12 @@ constexpr float kExp2[] = {1.0f,         0.6931472056f,  0.2402264661f, 0.055503
 constexpr float kLog2E = 1.4426950408889634f;
 
 template <class T>
-inline T smaller(T a, T b) {
+constexpr T smaller(T a, T b) {
   return b < a ? b : a;
 }
 
 template <class T>
-inline T larger(T a, T b) {
+constexpr T larger(T a, T b) {
   return a < b ? b : a;
 }
 

@@ -83,6 +83,12 @@ struct Simd {
     most = _mm_max_ps(most, _mm_movehl_ps(most, most));
     return _mm_cvtss_f32(_mm_max_ss(most, _mm_shuffle_ps(most, most, 1)));
   }
+  // lane i: sum(r[i])
+  static F sum_each(const F* r) {
+    alignas(F) float lanes[kWidth];
+    for (int i = 0; i < kWidth; ++i) lanes[i] = sum(r[i]);
+    return load(lanes);
+  }
   static F iota() { return _mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7); }
   static void transpose(F* r) {
     F t[8], u[8];

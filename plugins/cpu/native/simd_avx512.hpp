@@ -11,7 +11,7 @@ struct Simd {
   using F = __m512;
   using D = __m512d;  // half as many doubles
   static constexpr int kWidth = 16;
-  static constexpr int kRowTile = 4;
+  static constexpr int kRowTile = 6;
   static constexpr int kVectorTile = 4;
 
   static F zero() { return _mm512_setzero_ps(); }
@@ -61,6 +61,18 @@ struct Simd {
   static bool any_nan(F x) { return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q) != 0; }
   static float sum(F x) { return _mm512_reduce_add_ps(x); }
   static float max(F x) { return _mm512_reduce_max_ps(x); }
+  // lane i: sum(r[i]), whose lanes are added in the same order
+  static F sum_each(const F* r) {
+    F quarters[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const F a = join_halves(r[i], r[i + 4]), b = join_halves(r[i + 8], r[i + 12]);
+      quarters[i] = _mm512_shuffle_f32x4(a, b, 0x88) + _mm512_shuffle_f32x4(a, b, 0xdd);
+    }
+    const F a = _mm512_shuffle_ps(quarters[0], quarters[1], 0x44) + _mm512_shuffle_ps(quarters[0], quarters[1], 0xee);
+    const F b = _mm512_shuffle_ps(quarters[2], quarters[3], 0x44) + _mm512_shuffle_ps(quarters[2], quarters[3], 0xee);
+    return _mm512_shuffle_ps(a, b, 0x88) + _mm512_shuffle_ps(a, b, 0xdd);
+  }
   static F iota() { return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
   static void transpose(F* r) {
     F t[16], u[16];
@@ -83,6 +95,10 @@ struct Simd {
       r[i + 12] = _mm512_shuffle_f32x4(b, d, 0xdd);
     }
   }
+
+ private:
+  // the sums of both halves of a, then those of b
+  static F join_halves(F a, F b) { return _mm512_shuffle_f32x4(a, b, 0x44) + _mm512_shuffle_f32x4(a, b, 0xee); }
 };
 
 }  // namespace

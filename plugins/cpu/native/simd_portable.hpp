@@ -81,8 +81,14 @@ struct Simd {
     const I strange = x != x;
     return (strange[0] | strange[1] | strange[2] | strange[3]) != 0;
   }
-  static float sum(F x) { return (x[0] + x[1]) + (x[2] + x[3]); }
+  static float sum(F x) { return (x[0] + x[2]) + (x[1] + x[3]); }
   static float max(F x) { return larger(larger(x[0], x[1]), larger(x[2], x[3])); }
+  // lane i: sum(r[i])
+  static F sum_each(const F* r) {
+    alignas(F) float lanes[kWidth];
+    for (int i = 0; i < kWidth; ++i) lanes[i] = sum(r[i]);
+    return load(lanes);
+  }
   static F iota() { return F{0.0f, 1.0f, 2.0f, 3.0f}; }
   static void transpose(F* rows) {
     for (int i = 0; i < kWidth; ++i)

@@ -23,6 +23,8 @@ SHAPES = [
     {"heads": 8, "kv_heads": 1, "head_dim": 80, "page_size": 128, "pages": 8},
     {"heads": 2, "kv_heads": 1, "head_dim": 256, "page_size": 1},
     {"heads": 70, "kv_heads": 1, "head_dim": 16, "page_size": 4},
+    {"heads": 20, "kv_heads": 4, "head_dim": 32, "page_size": 16},
+    {"heads": 24, "kv_heads": 2, "head_dim": 32, "page_size": 16},
 ]
 
 
@@ -109,6 +111,18 @@ def test_a_query_does_not_depend_on_how_its_prompt_is_cut(instruction_set, dtype
             stop = min(start + chunk, 330)
             part = attend(q[start:stop], k, v, rows_of(batch, 0, start, stop), 0.125, window)
             assert torch.equal(part, whole[start:stop]), (chunk, start)
+
+
+@BUILT
+@pytest.mark.parametrize("instruction_set", SETS, indirect=True)
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 6, 7, 8, 12, 20])
+def test_a_token_gets_the_same_alone_and_with_others_however_many_heads_share_keys(instruction_set, group):
+    for dtype in (torch.bfloat16, torch.float32):
+        q, k, v, batch = random_step(dtype, 16, [], [(20, 150)], heads=7 * group, kv_heads=7, head_dim=48)
+        whole = attend(q, k, v, batch, 0.125)
+        for token in (0, 19):
+            alone = attend(q[token : token + 1], k, v, rows_of(batch, 0, 130 + token, 131 + token), 0.125)
+            assert torch.equal(alone, whole[token : token + 1]), token
 
 
 @BUILT
