@@ -42,9 +42,10 @@ class Search:
     """What peers are looked for with.
 
     Attributes:
-        folder: the model as a Hugging Face folder; None: not there. So for the next two.
+        folder: the model as a Hugging Face folder; None: not there. So for the next three.
         gguf: as a GGUF file.
         openvino: as a folder exported for OpenVINO.
+        vllm: as a folder for vLLM, where that isn't the Hugging Face folder.
         venvs: environments to look into, before this one and the path.
         threads: that each server computes with.
     """
@@ -52,6 +53,7 @@ class Search:
     folder: str | None
     gguf: str | None
     openvino: str | None
+    vllm: str | None
     venvs: Sequence[Path]
     threads: int
 
@@ -139,7 +141,7 @@ def vllm(search: Search, wanted: Wanted) -> Peer:
     program = search.program("vllm")
     if program is None:
         raise Skipped("vllm is not installed")
-    model = _given(search.folder, "--model")
+    model = _given(search.vllm or search.folder, "--vllm or --model")
     options = {"dtype": "bfloat16", "max-model-len": str(CONTEXT), "max-num-seqs": str(SEQUENCES)} | wanted.options
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]
     variables = {

@@ -8,7 +8,7 @@ which the model isn't there in its format, is skipped by name. Options that foll
 each combination is a side of its own, so that a peer counts with what suits it best.
 
     llama.cpp     the program llama-server; --gguf; options are its short flags: llama.cpp/np=4,fa=off
-    vllm          the program vllm; --model; options are its long flags: vllm/max-num-batched-tokens=512
+    vllm          the program vllm; --vllm or --model; options are its long flags: vllm/max-num-batched-tokens=512
     openvino      the Python package openvino-genai; --openvino, a folder with an exported model, or --gguf; options are
                   fields of SchedulerConfig and the plugin's properties: openvino/KV_CACHE_PRECISION=bf16
     transformers  the Python packages transformers and torch, continuous batching; --model or --gguf; options are
@@ -170,7 +170,7 @@ def our_recipe(source: str, quantization: str, threads: int) -> dict[str, object
 
 
 def found_peers(options: argparse.Namespace) -> list[Peer]:
-    search = Search(options.model, options.gguf, options.openvino, options.venv, options.threads)
+    search = Search(options.model, options.gguf, options.openvino, options.vllm, options.venv, options.threads)
     wanted = options.peers
     if options.tune:
         kinds = dict.fromkeys(one.kind for one in wanted)
@@ -244,6 +244,7 @@ def arguments_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", help="a Hugging Face folder")
     parser.add_argument("--gguf", help="the same model as a GGUF file")
     parser.add_argument("--openvino", help="the same model, exported for OpenVINO")
+    parser.add_argument("--vllm", help="the same model for vLLM, where its weights are quantized otherwise")
     parser.add_argument("--quantization", default="none", help="of ours: the recipe's model.quantization")
     parser.add_argument("--venv", type=Path, action="append", default=[], help="an environment with peers")
     parser.add_argument("--peers", nargs="+", type=Wanted.read, metavar="NAME[/OPTION=VALUE,...]", help="these sides")
@@ -258,7 +259,7 @@ def arguments_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.peers = options.peers or [Wanted.read(kind) for kind in PEERS]
     if options.model is None and options.gguf is None:
         options.gguf = packaged_gguf()
-    for name in ("model", "gguf", "openvino"):  # absolute: peers run in another folder
+    for name in ("model", "gguf", "openvino", "vllm"):  # absolute: peers run in another folder
         if getattr(options, name) is not None:
             setattr(options, name, str(Path(getattr(options, name)).absolute()))
     options.venv = [venv.absolute() for venv in options.venv]

@@ -178,14 +178,14 @@ def test_a_peer_that_cannot_run_says_what_it_needs(kinds, tmp_path, monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path))
     vllm = kinds.Wanted.read("vllm")
     with pytest.raises(kinds.Skipped, match="vllm is not installed"):
-        kinds.find(vllm, kinds.Search(None, None, None, (), 2))
+        kinds.find(vllm, kinds.Search(None, None, None, None, (), 2))
     program = tmp_path / "bin" / "vllm"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    with pytest.raises(kinds.Skipped, match="needs the model by --model"):
-        kinds.find(vllm, kinds.Search(None, "x.gguf", None, (tmp_path,), 2))
-    found = kinds.find(vllm, kinds.Search("/m", None, None, (tmp_path,), 2))
+    with pytest.raises(kinds.Skipped, match="needs the model by --vllm or --model"):
+        kinds.find(vllm, kinds.Search(None, "x.gguf", None, None, (tmp_path,), 2))
+    found = kinds.find(vllm, kinds.Search("/m", None, None, None, (tmp_path,), 2))
     assert found.command(81)[:5] == (str(program), "serve", "/m", "--port", "81")
 
 
@@ -195,7 +195,7 @@ def test_options_after_a_name_are_handed_to_the_peer(kinds, tmp_path):
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     wanted = kinds.Wanted.read("llama.cpp/np=4,fa=off")
-    command = kinds.find(wanted, kinds.Search(None, "x.gguf", None, (tmp_path,), 2)).command(81)
+    command = kinds.find(wanted, kinds.Search(None, "x.gguf", None, None, (tmp_path,), 2)).command(81)
     assert command[command.index("-np") + 1] == "4"
     assert command[command.index("-fa") + 1] == "off"
     assert command.count("-np") == 1
