@@ -68,6 +68,15 @@ def test_a_row_draws_the_same_in_any_company(sampler):
     assert len(drawn) == 1
 
 
+def test_the_same_sequences_are_sampled_by_what_they_have_written_since(sampler):
+    logits = torch.zeros(2, VOCAB)
+    logits[:, 9], logits[:, 8] = 2.0, 1.5
+    mates = [sequence(temperature=0.0, frequency_penalty=1.0), sequence(seed=3, top_k=1)]
+    assert sampler(logits.clone(), mates) == [9, 9]
+    mates[0].tokens.append(9)
+    assert sampler(logits.clone(), mates) == [8, 9]
+
+
 def test_the_draw_depends_on_seed_and_output_position(sampler):
     logits = torch.zeros(1, VOCAB)
     by_seed = {sampler(logits.clone(), [sequence(seed=seed)])[0] for seed in range(40)}
