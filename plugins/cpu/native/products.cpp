@@ -12,11 +12,13 @@ namespace {
 // below so many products a second thread costs more than it saves
 constexpr std::int64_t kWorthThreads = 1 << 16;
 // so many blocks of arranged rows stay in the last cache while the weights pass
-constexpr std::int64_t kBlocksAtOnce = 36;
+constexpr std::int64_t kBlocksAtOnce = 48;
 // and so much of rounded ones in a member's own
 constexpr std::int64_t kLevelsAtOnce = 768 << 10;
 // of what is left a member takes a half of its share
 constexpr std::int64_t kShares = 2;
+// so many turns of a member make up for one more than another's; so many blocks are worth reading a tile again
+constexpr std::int64_t kTurnsEach = 32, kLeastBlocks = 6;
 
 // A member rounds its share of the parts of all rows.
 void round_rows(ProductWork& work, const Team& team) {
@@ -45,10 +47,18 @@ Turn take_turn(ProductWork& work, std::int64_t all, unsigned members) {
   return {begin, end};
 }
 
+// How many blocks of rows pass a tile before the next tile: as many as stay in the cache, but few enough that there is
+// work for all members to the end.
+std::int64_t blocks_at_once(std::int64_t blocks, std::int64_t most, std::int64_t tiles, unsigned members) {
+  const std::int64_t wanted = (kTurnsEach * members + tiles - 1) / tiles;
+  const std::int64_t groups = std::max((blocks + most - 1) / most, std::min(wanted, blocks / kLeastBlocks));
+  return (blocks + groups - 1) / groups;
+}
+
 // All tiles for the first blocks of rows, then for the next.
 template <class Kernels, class Rows>
-void multiply_tiles(ProductWork& work, const Kernels& kernels, const Rows& rows, std::int64_t at_once,
-                    const Team& team) {
+void multiply_tiles(ProductWork& work, const Kernels& kernels, const Rows& rows, std::int64_t most, const Team& team) {
+  const std::int64_t at_once = blocks_at_once(rows.blocks, most, work.tiles, team.size);
   const std::int64_t all = (rows.blocks + at_once - 1) / at_once * work.tiles;
   Turn turn = take_turn(work, all, team.size);
   while (turn.begin < turn.end) {
