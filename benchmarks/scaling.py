@@ -5,8 +5,9 @@
     python benchmarks/scaling.py --fusions
     python benchmarks/scaling.py --long-prompt 32768 --model FOLDER --layers 4
 
-The predictions are those of `platform plan`, by the speeds that the first command kept; the models by which it measured
-have other shapes than any that people serve. The engine runs in this process and whole steps are timed, greedy ones.
+The predictions are those of `platform plan`, by the speeds that the first command kept (`--measure`: by such that are
+measured now, on a host whose memory is faster at one time than at another); the models by which they are measured have
+other shapes than any that people serve. The engine runs in this process and whole steps are timed, greedy ones.
 For decodes the cache is filled without computing the prompts: time depends on how much is read, not on the numbers.
 
 `--fusions` decodes with all fusions and with none, in turns. `--long-prompt` reads prompts of up to so many tokens in
@@ -33,13 +34,14 @@ from typing import Any
 from anychip.backends import choose
 from anychip.engine.core import EngineCore
 from anychip.engine.loader import LoadedModel, load_model
+from anychip.engine.measure import measure as measure_device
 from anychip.engine.random_model import load_random, plan_random
 from anychip.engine.rehearsal import Rehearsal, tokens_held
 from anychip.engine.request import GenerateRequest, SamplingParams
 from anychip.plan.costs import Costs, Step, costs_of
 from anychip.plan.make import prepare
 from anychip.plan.plan import Plan
-from anychip.plan.speeds import Subject, find_speeds
+from anychip.plan.speeds import Known, Subject, find_speeds
 from anychip.recipe.schema import Recipe
 from anychip_sdk.device import DeviceConfig
 from anychip_sdk.speeds import Speeds
@@ -90,9 +92,17 @@ def load(options: argparse.Namespace, tokens: int, policies: str | list[str] = "
     return model
 
 
-def speeds_of(plan: Plan) -> Speeds:
+def known_speeds(options: argparse.Namespace) -> Known:
+    """As measured now, or as kept."""
     backend = choose("cpu").backend
-    known = find_speeds(Subject(backend, plan.backend.device))
+    device = backend.find_device(None)
+    if options.measure:
+        return Known(measure_device(backend, device, None, lambda what: print(f"measuring {what}", file=sys.stderr)))
+    return find_speeds(Subject(backend, device))
+
+
+def speeds_of(plan: Plan, known: Known) -> Speeds:
+    """The known speeds, where they are enough for a plan."""
     if known.speeds is None:
         raise SystemExit(known.reason)
     unknown = costs_of(plan).unknown(known.speeds)
@@ -108,14 +118,14 @@ def measure(rehearsal: Rehearsal, costs: Costs, speeds: Speeds, step: Step) -> R
     return Row(real, statistics.median(taken_s for _, taken_s in found), costs.seconds(speeds, real).total)
 
 
-def scaling(options: argparse.Namespace) -> list[Row]:
+def scaling(options: argparse.Namespace, known: Known) -> list[Row]:
     model_steps = [Step(count, CONTEXTS[0]) for count in REQUESTS]
     model_steps += [Step(count, context) for count in AT_CONTEXTS for context in CONTEXTS[1:]]
     plan = prepare_only(options)
     per_token, longest = plan.memory.kv_bytes_per_token, plan.model.context_length.value - SLACK
     steps = [step for step in model_steps if step.context <= longest and held(step) * per_token <= POOL_MAX_BYTES]
     model = load(options, max(map(held, steps)))
-    costs, speeds, rehearsal = costs_of(model.plan), speeds_of(model.plan), Rehearsal(model)
+    costs, speeds, rehearsal = costs_of(model.plan), speeds_of(model.plan, known), Rehearsal(model)
     print(f"{plan.model.path.name}, {options.quantization}; speeds {speeds.source}")
     print(f"{'requests':>8} {'context':>8} {'ms':>9} {'predicted':>10} {'off by':>7}   {'tok/s':>7}")
     rows = []
@@ -142,13 +152,13 @@ def held(step: Step) -> int:
     return tokens_held(step, WARM_UP + STEPS, CHUNK_LEAST)
 
 
-def fusions(options: argparse.Namespace) -> list[dict[str, float]]:
+def fusions(options: argparse.Namespace, known: Known) -> list[dict[str, float]]:
     """Decode steps with all fusions and with none, in turns."""
     tokens = max(held(Step(count, CONTEXTS[0])) for count in options.requests)
     models = {name: load(options, tokens, policies) for name, policies in (("fused", "auto"), ("unfused", []))}
     rehearsals = {name: Rehearsal(model) for name, model in models.items()}
-    speeds = speeds_of(models["fused"].plan)
-    speeds_of(models["unfused"].plan)  # that it is known, too
+    speeds = speeds_of(models["fused"].plan, known)
+    speeds_of(models["unfused"].plan, known)  # that it is known, too
     print(f"{'requests':>8} {'fused ms':>9} {'unfused':>9} {'slower us':>10} {'predicted':>10} {'off by':>7}")
     found = []
     for count in options.requests:
@@ -171,10 +181,10 @@ def fusions(options: argparse.Namespace) -> list[dict[str, float]]:
     return found
 
 
-def long_prompt(options: argparse.Namespace) -> list[dict[str, float]]:
+def long_prompt(options: argparse.Namespace, known: Known) -> list[dict[str, float]]:
     """Prompts of a quarter of the length and more, read in chunks."""
     core, costs = random_core(options)
-    speeds, chunk = speeds_of(core.plan), core.plan.scheduler.chunked_prefill_size.value
+    speeds, chunk = speeds_of(core.plan, known), core.plan.scheduler.chunked_prefill_size.value
     print(f"{options.layers} layers, chunks of {chunk}; speeds {speeds.source}")
     print(f"{'tokens':>7} {'s':>8} {'predicted':>10} {'off by':>7} {'MiB beyond weights and pool':>29}")
     found = []
@@ -262,6 +272,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=SMOLLM2, help="a recipe's model.source")
     parser.add_argument("--quantization", default="none")
+    parser.add_argument(
+        "--measure", action="store_true", help="measure the device's speeds now instead of taking those kept"
+    )
     parser.add_argument("--fusions", action="store_true")
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 8, 32], help="for --fusions")
     parser.add_argument("--long-prompt", type=int, metavar="TOKENS")
@@ -270,12 +283,13 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="where to draw the figures; .png or .svg")
     options = parser.parse_args()
     in_the_workers_environment()
+    known = known_speeds(options)
     if options.fusions:
-        found: Any = fusions(options)
+        found: Any = fusions(options, known)
     elif options.long_prompt:
-        found = long_prompt(options)
+        found = long_prompt(options, known)
     else:
-        rows = scaling(options)
+        rows = scaling(options, known)
         found = [{**asdict(row), "deviation": row.deviation} for row in rows]
         if options.plot:
             draw(rows, options.plot)

@@ -16,6 +16,7 @@ class Work:
     weight_bytes: int = 0  #: read once, however many rows there are
     flops: int = 0  #: of products with weights
     kv_bytes: int = 0  #: keys and values that decodes read
+    scores: int = 0  #: of decodes: each query head with each key that it sees
     attention_flops: int = 0  #: of attention over prompts
     moved_bytes: int = 0  #: activations read and written
 
@@ -29,6 +30,7 @@ class KernelSpeed:
     flops_per_s: float | None = None
     exposed: float = 0.0  #: 0 .. 1: the share of the shorter of reading and multiplying that the longer doesn't hide
     kv_bytes_per_s: float | None = None
+    scores_per_s: float | None = None
     attention_flops_per_s: float | None = None
     moved_bytes_per_s: float | None = None
 
@@ -40,7 +42,7 @@ class KernelSpeed:
         return longer + self.exposed * shorter
 
     def attention_s(self, work: Work) -> float:
-        decodes = _time(work.kv_bytes, self.kv_bytes_per_s)
+        decodes = _time(work.kv_bytes, self.kv_bytes_per_s) + _time(work.scores, self.scores_per_s)
         return decodes + _time(work.attention_flops, self.attention_flops_per_s)
 
     def calls_s(self, work: Work) -> float:

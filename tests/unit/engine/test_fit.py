@@ -45,6 +45,14 @@ def test_attention_has_a_rate_for_decodes_and_one_for_prompts():
     assert found.call_s == pytest.approx(speed.call_s, rel=1e-6)
 
 
+def test_decodes_pay_for_bytes_and_for_scores():
+    speed = KernelSpeed(kv_bytes_per_s=3e10, scores_per_s=2e9)
+    works = [Work(4, kv_bytes=256 * count, scores=heads * count) for count in (10**4, 10**6) for heads in (2, 4)]
+    found = fit(samples(speed, works))
+    assert found.kv_bytes_per_s == pytest.approx(speed.kv_bytes_per_s, rel=1e-6)
+    assert found.scores_per_s == pytest.approx(speed.scores_per_s, rel=1e-6)
+
+
 def test_no_rate_is_below_zero():
     times = [Sample(Work(1, moved_bytes=size), 1e-5) for size in (10, 1000, 100000)]
     times.append(Sample(Work(1, moved_bytes=10**6), 0.9e-5))  # more took less

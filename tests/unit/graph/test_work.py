@@ -37,6 +37,7 @@ def test_fusions_change_neither_weights_nor_products_nor_attention(policies):
     norms = LAYERS * (2 * HIDDEN + 2 * 16) + HIDDEN
     assert found.weight_bytes == 2 * (found.parameters + norms)
     assert found.kv_bytes_per_token == 2 * 2 * LAYERS * KV
+    assert found.scores_per_token == LAYERS * 4
     assert found.attention_flops_per_pair == 4 * LAYERS * Q
 
 

@@ -12,7 +12,8 @@ from anychip.recipe.schema import Recipe
 from anychip_sdk.speeds import KernelSpeed, Speeds
 from support.plans import facts, plan_of, stub_backend, tiny_config
 
-SHEET = Speeds("a data sheet", others=KernelSpeed(1e-6, 1e11, 1e12, 0.5, 1e11, 1e12, 1e11), step_s=1e-4, request_s=1e-6)
+RATES = KernelSpeed(1e-6, 1e11, 1e12, 0.5, 1e11, 1e10, 1e12, 1e11)
+SHEET = Speeds("a data sheet", others=RATES, step_s=1e-4, request_s=1e-6)
 CONFIG = tiny_config(num_hidden_layers=7, max_position_embeddings=8192)
 
 
@@ -61,6 +62,7 @@ def test_the_json_is_enough_to_predict_any_step():
         total += kernel["calls"] * speed["call_s"]
         total += max(reading, multiplying) + speed["exposed"] * min(reading, multiplying)
         total += kernel["kv_bytes_per_token"] * step.decodes * step.context / speed["kv_bytes_per_s"]
+        total += kernel["scores_per_token"] * step.decodes * step.context / speed["scores_per_s"]
         total += kernel["moved_bytes_per_row"] * step.decodes / speed["moved_bytes_per_s"]
     assert total == pytest.approx(found.costs.seconds(SHEET, step).total)
 

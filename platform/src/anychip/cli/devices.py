@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from anychip.backends import Probed
     from anychip_sdk.speeds import KernelSpeed, Speeds
 
-_RATES = ("KERNEL", "CALL us", "WEIGHTS GB/s", "GFLOP/s", "KV GB/s", "ATTENTION GFLOP/s", "MOVED GB/s")
+_RATES = ("KERNEL", "CALL us", "WEIGHTS GB/s", "GFLOP/s", "KV GB/s", "G SCORES/s", "ATTENTION GFLOP/s", "MOVED GB/s")
 _HEADERS = ("BACKEND", "DEVICE", "PRODUCT", "MEMORY", "FREE", "VERSIONS", "ATTRIBUTES")
 
 
@@ -88,6 +88,7 @@ def _rates(speed: KernelSpeed) -> tuple[str, ...]:
         speed.weight_bytes_per_s,
         speed.flops_per_s,
         speed.kv_bytes_per_s,
+        speed.scores_per_s,
         speed.attention_flops_per_s,
         speed.moved_bytes_per_s,
     )

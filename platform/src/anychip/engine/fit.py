@@ -44,13 +44,14 @@ def _solve(samples: Sequence[Sample], before: KernelSpeed, *, products: bool) ->
     """Least squares for every rate, none below zero; which part of a product is the longer is taken from `before`."""
     rows = [_amounts(one.work, before, products=products) for one in samples]
     taken_s = np.array([one.seconds for one in samples])
-    call, reading, multiplying, kv, attention, moved = nonnegative(np.array(rows) / taken_s[:, None])
+    call, reading, multiplying, kv, scores, attention, moved = _nonnegative(np.array(rows) / taken_s[:, None])
     return replace(
         before,
         call_s=call,
         weight_bytes_per_s=_rate(reading),
         flops_per_s=_rate(multiplying),
         kv_bytes_per_s=_rate(kv),
+        scores_per_s=_rate(scores),
         attention_flops_per_s=_rate(attention),
         moved_bytes_per_s=_rate(moved),
     )
@@ -59,13 +60,14 @@ def _solve(samples: Sequence[Sample], before: KernelSpeed, *, products: bool) ->
 def _amounts(work: Work, before: KernelSpeed, *, products: bool) -> tuple[float, ...]:
     """What each inverse rate is multiplied with; activations of products grow as their flops do and are left out."""
     if not products:
-        return work.calls, 0.0, 0.0, work.kv_bytes, work.attention_flops, work.moved_bytes
+        return work.calls, 0.0, 0.0, work.kv_bytes, work.scores, work.attention_flops, work.moved_bytes
     reads = work.weight_bytes * _inverse(before.weight_bytes_per_s) > work.flops * _inverse(before.flops_per_s)
     shares = (1.0, before.exposed) if reads else (before.exposed, 1.0)
-    return work.calls, shares[0] * work.weight_bytes, shares[1] * work.flops, work.kv_bytes, work.attention_flops, 0.0
+    weights = shares[0] * work.weight_bytes, shares[1] * work.flops
+    return work.calls, *weights, work.kv_bytes, work.scores, work.attention_flops, 0.0
 
 
-def nonnegative(matrix: Array) -> list[float]:
+def _nonnegative(matrix: Array) -> list[float]:
     """x >= 0 with the least |matrix x - 1|: the best of the solutions with some unknowns at zero."""
     count, width = matrix.shape
     scale = np.abs(matrix).max(axis=0)
@@ -94,4 +96,4 @@ def _inverse(rate: float | None) -> float:
     return 0.0 if rate is None else 1.0 / rate
 
 
-__all__ = ["Sample", "fit", "nonnegative"]
+__all__ = ["Sample", "fit"]

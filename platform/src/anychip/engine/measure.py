@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 
 import numpy as np
 
-from anychip.engine.fit import Sample, fit, nonnegative
+from anychip.engine.fit import Sample, fit
 from anychip.engine.kernel_clock import KernelClock, KernelId, WholeClock
 from anychip.engine.random_model import load_random, plan_random
 from anychip.engine.rehearsal import Rehearsal, tokens_held
@@ -30,7 +30,6 @@ from anychip_sdk.speeds import COMPILED, Speeds, Work
 CHUNK = 256  #: prompt tokens in a step
 DECODES = 2, 5  #: steps that only warm up, steps that count
 PROMPTS = 1, 2
-PAGE_MAX = 128  #: tokens of a page, of which each request may fill the last one in part
 #: parallel work of both models; they differ in how much a kernel has to do between two calls
 _SHAPE = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -44,7 +43,7 @@ _NARROW = {
     "intermediate_size": 1408,
     "num_hidden_layers": 24,
     "num_attention_heads": 8,
-    "num_key_value_heads": 4,
+    "num_key_value_heads": 2,
     "head_dim": 64,
 }
 _WIDE = {
@@ -52,8 +51,8 @@ _WIDE = {
     "hidden_size": 1536,
     "intermediate_size": 4096,
     "num_hidden_layers": 10,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 4,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
     "head_dim": 128,
 }
 FEW = (Step(1, 64), Step(4, 64), Step(16, 64), Step(32, 256), Step(64, 64), Step(0, prompt=CHUNK))
@@ -65,7 +64,7 @@ POLICIES: Mapping[str, str | list[str]] = {
     "no fusions": [],
 }
 SHAPES = {"narrow": _NARROW, "wide": _WIDE}
-STEPS = {"narrow": FEW, "wide": (*FEW, *LONG)}
+STEPS = {"narrow": (*FEW, *LONG[:2]), "wide": (*FEW, *LONG)}
 
 Report = Callable[[str], None]  #: what is measured now
 
@@ -112,7 +111,7 @@ def _recipe(
     backend: Backend, device: DeviceInfo, threads: int | None, quantization: str, policies: str | list[str]
 ) -> Mapping[str, object]:
     steps = [step for of in STEPS.values() for step in of]
-    tokens = max(tokens_held(step, sum(DECODES), CHUNK) + max(1, step.decodes) * PAGE_MAX for step in steps)
+    tokens = max(tokens_held(step, sum(DECODES), CHUNK) for step in steps)
     running = max(step.decodes for step in steps)
     return {
         "model": {
@@ -132,20 +131,22 @@ class _Samples:
     kernels: dict[str, list[Sample]] = field(default_factory=dict)
     compiled_ops: set[str] = field(default_factory=set)
     compiled_tokens: int = 0
-    steps: list[tuple[int, int]] = field(default_factory=list)  #: rows that are sampled, calls of kernels
-    beside_s: list[float] = field(default_factory=list)  #: of each step, what no kernel took
+    #: of a step: 1, rows that are sampled, calls of kernels, seconds that no kernel took, seconds in all
+    steps: list[tuple[float, ...]] = field(default_factory=list)
 
     def add(self, kernel: str, work: Work, seconds: Sequence[float]) -> None:
         self.kernels.setdefault(kernel, []).append(Sample(work, statistics.median(seconds)))
 
     def speeds(self) -> Speeds:
-        """What lies between two kernels is counted as theirs."""
-        asked = np.array([(1.0, sampled, calls) for sampled, calls in self.steps])
-        step_s, request_s, between_s = nonnegative(asked / np.array(self.beside_s)[:, None])
+        """What lies between two kernels is counted as theirs, less what timing them took."""
+        steps = np.array(self.steps)
+        relative = steps[:, :-1] / steps[:, -1:]
+        engine = np.linalg.lstsq(relative[:, :-1], relative[:, -1], rcond=None)[0]
+        step_s, request_s = (max(0.0, float(seconds)) for seconds in engine[:2])
         fitted = {kernel: fit(found) for kernel, found in self.kernels.items()}
         for kernel, speed in fitted.items():
             if not kernel.startswith(COMPILED):
-                fitted[kernel] = replace(speed, call_s=speed.call_s + between_s)
+                fitted[kernel] = replace(speed, call_s=max(0.0, speed.call_s + float(engine[2])))
         today = datetime.now(timezone.utc).isoformat(timespec="minutes")
         compiled = tuple(sorted(self.compiled_ops)), self.compiled_tokens
         return Speeds(f"measured on this machine, {today}", fitted, None, step_s, request_s, *compiled)
@@ -162,7 +163,8 @@ class _Run:
             self._compiled = Rehearsal(replace(model.generated, forward=model.whole))
         self._clock = KernelClock(plan, device)
         timed = generate(self._clock.plan.graph, model.values).forward
-        self._generated = Rehearsal(replace(model.generated, plan=self._clock.plan, forward=timed))
+        self._timed = Rehearsal(replace(model.generated, plan=self._clock.plan, forward=timed))
+        self._generated = Rehearsal(model.generated)
 
     def time(self, steps: Sequence[Step]) -> None:
         for step in steps:
@@ -172,19 +174,22 @@ class _Run:
         self._pool.close()
 
     def _time_kernels(self, step: Step) -> None:
-        beside: list[float] = []
         kernels: dict[KernelId, list[float]] = {}
         warm_up, repeats = DECODES if step.decodes else PROMPTS
         self._clock.taken_s.clear()
         real = step
-        for number, (real, taken_s) in enumerate(self._generated.time(step, warm_up + repeats)):  # noqa: B007
+        for number, (real, _) in enumerate(self._timed.time(step, warm_up + repeats)):  # noqa: B007
             if number >= warm_up:
-                beside.append(taken_s - sum(self._clock.taken_s.values()))
                 for key, of_kernel_s in self._clock.taken_s.items():
                     kernels.setdefault(key, []).append(of_kernel_s)
             self._clock.taken_s.clear()
-        self._samples.steps.append((step.samples, sum(asked.calls for asked in self._uses.values())))
-        self._samples.beside_s.append(statistics.median(beside))
+        if step.decodes:
+            whole_s = statistics.median(
+                [taken_s for _, taken_s in self._generated.time(step, warm_up + repeats)][warm_up:]
+            )
+            calls = sum(asked.calls for asked in self._uses.values())
+            beside_s = whole_s - sum(map(statistics.median, kernels.values()))
+            self._samples.steps.append((1.0, step.samples, calls, beside_s, whole_s))
         for (op, kernel), seconds in kernels.items():
             uses = {use: asked for use, asked in self._uses.items() if use.kernel.startswith(f"{op} {kernel} ")}
             names = {use.kernel for use in uses}

@@ -15,10 +15,13 @@ from anychip.engine.request import GenerateRequest, SamplingParams, TokenEvent
 from anychip.graph.codegen import Forward
 from anychip.plan.costs import Step
 
+PAGE_MAX = 128  #: tokens of a page, of which each request may fill the last one in part
+
 
 def tokens_held(step: Step, count: int, chunk: int) -> int:
     """What the pool must hold for so many steps like that, prompts being read in chunks of that size."""
-    return step.start + step.prompt + step.decodes * (step.context + _steps_before(step, chunk) + count + 1)
+    each = step.context + _steps_before(step, chunk) + count + PAGE_MAX
+    return step.start + step.prompt + PAGE_MAX + step.decodes * each
 
 
 def _steps_before(step: Step, chunk: int) -> int:

@@ -41,6 +41,7 @@ class Asked:
     weight_bytes: int = 0
     parameters: int = 0  #: multiplied by each row
     kv_bytes_per_token: int = 0  #: of a decode's context
+    scores_per_token: int = 0
     attention_flops_per_pair: int = 0  #: of a query and a key
     moved_bytes_per_row: int = 0
 
@@ -69,6 +70,7 @@ def work_of(
             window = argument(node, op, "window")
             asked += Asked(
                 kv_bytes_per_token=2 * config.kv_size * kv_dtype.itemsize,
+                scores_per_token=config.num_heads,
                 attention_flops_per_pair=4 * config.q_size,
             )
         use = KernelUse(op.name, name_of(bound, _held(model, node, op, own)), rows.is_sampled(node), window)

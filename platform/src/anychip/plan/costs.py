@@ -95,6 +95,10 @@ class Costs:
         largest = max(self.uses, key=lambda use: self.uses[use].weight_bytes)
         return COMPILED + largest.kernel.rpartition(" ")[2]
 
+    def is_compiled(self, speeds: Speeds) -> bool:
+        """Whether the backend's compiler takes all ops of the forward, as far as was seen."""
+        return self.compiled_name in speeds.kernels and self.graph_ops <= set(speeds.compiled_ops)
+
     def whole(self, step: Step) -> Work:
         """What a step asks of the forward as one kernel."""
         return sum_of(work_in(use, asked, step) for use, asked in self.uses.items() if use.op != CHOICE)
@@ -113,8 +117,7 @@ class Costs:
 
     def _works(self, speeds: Speeds, step: Step) -> Iterator[tuple[str, Work]]:
         """What is asked of each kernel; of the forward as one, where the backend compiles it."""
-        is_compiled = self.compiled_name in speeds.kernels and self.graph_ops <= set(speeds.compiled_ops)
-        is_whole = is_compiled and step.tokens <= speeds.compiled_tokens
+        is_whole = self.is_compiled(speeds) and step.tokens <= speeds.compiled_tokens
         if is_whole:
             yield self.compiled_name, self.whole(step)
         for use, asked in self.uses.items():
@@ -139,6 +142,7 @@ def work_in(use: KernelUse, asked: Asked, step: Step) -> Work:
         weight_bytes=asked.weight_bytes,
         flops=2 * asked.parameters * rows,
         kv_bytes=asked.kv_bytes_per_token * step.tokens_read(use.window),
+        scores=asked.scores_per_token * step.tokens_read(use.window),
         attention_flops=asked.attention_flops_per_pair * step.pairs(use.window),
         moved_bytes=asked.moved_bytes_per_row * rows,
     )

@@ -18,9 +18,11 @@ FUSION_CONTEXT = 256  #: fusions save the same at any context
 MODEL = (
     "seconds of a step = sum over kernels of calls x call_s + max(R, F) + exposed x min(R, F) + K + A + M, "
     "and step_s + samples x request_s; R = weight_bytes / weight_bytes_per_s, F = 2 x parameters x rows / flops_per_s, "
-    "K = kv_bytes_per_token x decodes' contexts / kv_bytes_per_s, A = attention_flops_per_pair x prompt's pairs of "
-    "query and visible key / attention_flops_per_s, M = moved_bytes_per_row x rows / moved_bytes_per_s; a rate of null "
-    "takes no time; rows are a step's tokens, or where sampled is true the rows whose logits are wanted"
+    "K = decodes' contexts x (kv_bytes_per_token / kv_bytes_per_s + scores_per_token / scores_per_s), "
+    "A = attention_flops_per_pair x prompt's pairs of query and visible key / attention_flops_per_s, "
+    "M = moved_bytes_per_row x rows / moved_bytes_per_s; a rate of null takes no time; rows are a step's tokens, or "
+    "where sampled is true the rows whose logits are wanted; in a step of at most compiled_tokens all kernels but the "
+    "last are one, with the rates of compiled, where that is not null"
 )
 
 
@@ -30,6 +32,8 @@ def costs_json(plan: Plan, price: Price) -> dict[str, object]:
     return {
         "model": MODEL,
         "speeds": {"source": None if speeds is None else speeds.source, "reason": reason(price)},
+        "compiled": _compiled_json(price.costs, speeds),
+        "compiled_tokens": 0 if speeds is None else speeds.compiled_tokens,
         "step_s": None if speeds is None else speeds.step_s,
         "request_s": None if speeds is None else speeds.request_s,
         "weight_bytes": price.costs.together.weight_bytes,
@@ -44,6 +48,11 @@ def costs_json(plan: Plan, price: Price) -> dict[str, object]:
             {"policy": name, **_saving_json(plan, price.costs, other, speeds)} for name, other in _others(price)
         ],
     }
+
+
+def _compiled_json(costs: Costs, speeds: Speeds | None) -> dict[str, object] | None:
+    """The rates of the forward as one kernel, where the backend compiles it."""
+    return asdict(speeds.kernels[costs.compiled_name]) if speeds is not None and costs.is_compiled(speeds) else None
 
 
 def _kernels_json(costs: Costs, speeds: Speeds | None) -> list[dict[str, object]]:
