@@ -39,8 +39,10 @@ def sides(library: native.Library, outputs: int, columns: int, copies: int) -> d
     scale = prepare(torch.ones(outputs, 1)).value
     bytes_ = torch.randint(256, (outputs, columns // 2)).to(torch.uint8)
     half = torch.ones(outputs, columns // 32).half()
-    group = prepare(half).value
-    found: dict[str, list[Side]] = {BASE: [], "bfloat16": [], "int8": [], "int4": []}
+    least, ones = prepare(-8 * half).value, prepare(half).value
+    groups = prepare(half.float()).value
+    names = (BASE, "bfloat16", "int8", "int8, groups of 32", "int4", "int4 with a minimum")
+    found: dict[str, list[Side]] = {name: [] for name in names}
     for _ in range(copies):
         blocked, tiled = packed.pack(weight), dense.prepare("weight", weight)
         assert tiled is not None
@@ -48,7 +50,9 @@ def sides(library: native.Library, outputs: int, columns: int, copies: int) -> d
         found[BASE].append(lambda x, w=blocked: packed.multiply(x, w))
         found["bfloat16"].append(lambda x, w=tiled.value: plain.linear(x, w))
         found["int8"].append(lambda x, w=eight: products.linear_int8(x, w, scale))
-        found["int4"].append(lambda x, w=four: products.linear_int4(x, w, group))
+        found["int8, groups of 32"].append(lambda x, w=eight: products.linear_int8(x, w, groups))
+        found["int4"].append(lambda x, w=four: products.linear_int4(x, w, ones))
+        found["int4 with a minimum"].append(lambda x, w=four: products.linear_int4(x, w, ones, least))
     return found
 
 
