@@ -52,6 +52,16 @@ def test_a_row_does_not_depend_on_its_mates_or_the_threads(instruction_set, op):
         assert torch.equal(kernel(args[0][:rows], *args[1:]), together[:rows])
 
 
+@pytest.mark.parametrize("instruction_set", SETS, indirect=True)
+@pytest.mark.parametrize("op", OPS)
+def test_more_rows_and_columns_than_a_cache_holds_give_the_bits_of_few(instruction_set, op):
+    args = placed(op, random_case(op, torch.bfloat16, 5, tokens=270, rows=270, hidden=3072, out=40, vocab=40))
+    kernel = getattr(PRODUCTS, op)
+    together = kernel(*args)
+    for first, last in ((0, 3), (3, 40), (40, 270)):
+        assert torch.equal(kernel(args[0][first:last], *args[1:]), together[first:last])
+
+
 @pytest.mark.parametrize("op", OPS)
 def test_every_instruction_set_has_the_same_levels_and_nearly_the_same_sums(op):
     args = placed(op, random_case(op, torch.float32, 2, tokens=9, rows=9, hidden=256, out=70, vocab=70))
