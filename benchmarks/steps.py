@@ -1,10 +1,11 @@
-"""Time decode steps, and how much of them the matrix products take. Knows the core; knows no server.
+"""Time decode steps, and how much of them each kind of kernel takes. Knows the core; knows no server.
 
     env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE python benchmarks/steps.py [--recipe recipes/quickstart.yaml]
 
 Without a recipe the model has Qwen3-0.6B's shape and random bfloat16 weights. All requests decode greedily behind
-random prompts; medians over the steps in which all of them do. The prompts' own time is that of the first steps. On a
-shared machine, put `chrt -r 10` in front (as root).
+random prompts; medians over the steps in which all of them do. The prompts' own time is that of the first steps.
+Kernels are told apart where steps are native programs; else all of them count as the rest. On a shared machine, put
+`chrt -r 10` in front (as root).
 """
 
 from __future__ import annotations
@@ -19,20 +20,22 @@ from typing import NamedTuple
 
 import torch
 from throughput import make_checkpoint, make_engine
-from torch.profiler import ProfilerActivity, profile
 
 from anychip.engine.core import EngineCore, build_core
 from anychip.engine.request import GenerateRequest, SamplingParams
 from anychip.recipe import load
+from anychip_cpu.programs import Compiled
+from anychip_cpu.programs.program import Kind
 
-PROFILED_STEPS = 5
+TIMED_STEPS = 5
 
 
 class Timing(NamedTuple):
-    """Milliseconds of one decode step, of the matrix products in it, and of all prompts."""
+    """Milliseconds of one decode step, of its matrix products and its attention, and of all prompts."""
 
     step_ms: float
     products_ms: float
+    attention_ms: float
     prompts_ms: float
 
 
@@ -53,14 +56,24 @@ def measure(core: EngineCore, requests: int, prompt_tokens: int, output_tokens: 
             decodes.append(took_s)
         else:
             prompts_s += took_s
-    with profile(activities=[ProfilerActivity.CPU]) as profiled:
-        for _ in range(PROFILED_STEPS):
-            core.step()
-    products_us = sum(one.cpu_time_total for one in profiled.key_averages() if "linear" in one.key)
+    seconds = timed_steps(core)
     while core.has_work:
         core.step()
     core.flush_cache()
-    return Timing(1e3 * statistics.median(decodes), products_us / PROFILED_STEPS / 1e3, 1e3 * prompts_s)
+    products_s, attention_s = float(seconds[Kind.MULTIPLY]), float(seconds[Kind.ATTEND])
+    return Timing(1e3 * statistics.median(decodes), 1e3 * products_s, 1e3 * attention_s, 1e3 * prompts_s)
+
+
+def timed_steps(core: EngineCore) -> torch.Tensor:
+    """Seconds of one step by kind of instruction; zeros where steps are no native programs."""
+    seconds = torch.zeros(len(Kind), dtype=torch.float64)
+    forward = core._model.forward
+    if isinstance(forward, Compiled):
+        forward.program.seconds = seconds
+        for _ in range(TIMED_STEPS):
+            core.step()
+        forward.program.seconds = None
+    return seconds / TIMED_STEPS
 
 
 def main() -> None:
@@ -82,14 +95,17 @@ def main() -> None:
             core = make_engine(directory, options.threads)
     try:
         print(f"{core.plan.model.served_name}, {torch.get_num_threads()} threads, {options.prompt_tokens} tokens in")
-        print(f"{'requests':>8} {'decode ms':>10} {'products ms':>12} {'rest ms':>8} {'tok/s':>7} {'prompts ms':>11}")
+        print(
+            f"{'requests':>8} {'decode ms':>10} {'products ms':>12} {'attention ms':>13} {'rest ms':>8} "
+            f"{'tok/s':>7} {'prompts ms':>11}"
+        )
         measure(core, 1, 64, 16)
         for requests in options.requests:
             found = measure(core, requests, options.prompt_tokens, options.output_tokens)
+            rest_ms = found.step_ms - found.products_ms - found.attention_ms
             print(
-                f"{requests:>8} {found.step_ms:>10.2f} {found.products_ms:>12.2f} "
-                f"{found.step_ms - found.products_ms:>8.2f} {1e3 * requests / found.step_ms:>7.1f} "
-                f"{found.prompts_ms:>11.0f}",
+                f"{requests:>8} {found.step_ms:>10.2f} {found.products_ms:>12.2f} {found.attention_ms:>13.2f} "
+                f"{rest_ms:>8.2f} {1e3 * requests / found.step_ms:>7.1f} {found.prompts_ms:>11.0f}",
                 flush=True,
             )
     finally:

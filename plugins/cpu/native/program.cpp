@@ -2,6 +2,7 @@
 #include "program.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -124,17 +125,39 @@ bool are_below(const std::int64_t* numbers, std::int64_t count, std::int64_t lim
   return std::all_of(numbers, numbers + count, [limit](std::int64_t one) { return one >= 0 && one < limit; });
 }
 
+// Adds what passes between one tick and the next to a kind of instruction.
+class Clock {
+ public:
+  explicit Clock(double* seconds) : seconds_(seconds) {
+    if (seconds_ != nullptr) last_ = std::chrono::steady_clock::now();
+  }
+
+  void tick(std::int32_t kind) {
+    if (seconds_ == nullptr) return;
+    const auto now = std::chrono::steady_clock::now();
+    seconds_[kind] += std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+  }
+
+ private:
+  double* seconds_;
+  std::chrono::steady_clock::time_point last_;
+};
+
 struct Walk {
   const std::vector<std::unique_ptr<Stage>>& stages;
+  const std::vector<std::int32_t>& kinds;
   const StepArgs& step;
 };
 
 void walk(void* data, Team& team) {
   const Walk& all = *static_cast<const Walk*>(data);
+  Clock clock(team.rank == 0 ? all.step.seconds : nullptr);
   for (std::size_t i = 0; i < all.stages.size(); ++i) {
     if (team.rank == 0 && i + 1 < all.stages.size()) all.stages[i + 1]->begin(all.step);
     all.stages[i]->run(team);
     team.wait();
+    clock.tick(all.kinds[i]);
   }
 }
 
@@ -147,6 +170,7 @@ Program::Program(const Instruction* instructions, std::int64_t count, std::int64
 
 void Program::add(const Instruction& one, std::int64_t tokens) {
   const bool is_selected = one.is_selected != 0;
+  kinds_.push_back(one.kind);
   switch (one.kind) {
     case kGather:
       if (!is_selected) vocabulary_ = std::min(vocabulary_, one.gather.limit);
@@ -190,7 +214,7 @@ void Program::run(const StepArgs& step) {
   check(step);
   for (Stage* stage : attention_stages_) stage->begin(step);  // takes the memory, which nobody may lack further on
   stages_.front()->begin(step);
-  Walk all{stages_, step};
+  Walk all{stages_, kinds_, step};
   run_team(walk, &all, static_cast<unsigned>(step.threads));
 }
 

@@ -20,7 +20,7 @@ struct GatherArgs {
   std::int64_t limit, table_stride_bytes, row_bytes;
 };
 
-enum InstructionKind : std::int32_t { kGather, kNorm, kMultiply, kHeads, kAttend, kGate };
+enum InstructionKind : std::int32_t { kGather, kNorm, kMultiply, kHeads, kAttend, kGate, kKinds };
 
 // All but what a step brings, which is zero here.
 struct Instruction {
@@ -43,6 +43,7 @@ struct StepArgs {
   const std::int32_t* context_lens;                   // [rows]
   const std::int32_t* page_table;                     // [rows, pages_max]
   void* out;                                          // [logits, outputs]
+  double* seconds;                                    // [kKinds], of each kind of instruction, added; NULL: untimed
   std::int64_t tokens, logits, rows, page_size, pages_max, threads;
 };
 
@@ -73,6 +74,7 @@ class Program {
   ProductScratch products_;
   AttentionScratch attention_;
   std::vector<std::unique_ptr<Stage>> stages_;
+  std::vector<std::int32_t> kinds_;  // of the stages
   std::vector<Stage*> attention_stages_;
   std::int64_t vocabulary_, positions_, slots_;  // what a step's numbers must be below
 };

@@ -9,6 +9,7 @@ import torch
 from anychip_cpu import host, native
 from anychip_cpu.kernels import dense
 from anychip_cpu.programs import Compiled, compiled
+from anychip_cpu.programs.program import Kind
 from anychip_sdk.ops import AttentionBatch
 from support.engines import NO_FUSION, core_of, greedy, loaded, logits_of, make_recipe, random_prompts, run
 from support.tiny_models import make_tiny
@@ -158,6 +159,16 @@ def test_without_generated_python_or_with_tiles_nothing_is_compiled(monkeypatch)
     assert compiled(None, context) is None
     monkeypatch.setattr(host, "instruction_sets", lambda: ("amx_bf16",))
     assert compiled(None, SimpleNamespace(generated=print, dtype=torch.bfloat16, max_tokens=8)) is None
+
+
+@BUILT
+def test_the_time_of_each_kind_of_instruction_is_told_on_request(model):
+    program = model.forward.program
+    program.seconds = torch.zeros(len(Kind), dtype=torch.float64)
+    program(*step(model, 4))
+    assert bool((program.seconds > 0).all())
+    program.seconds = None
+    program(*step(model, 4))
 
 
 @BUILT

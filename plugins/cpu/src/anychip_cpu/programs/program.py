@@ -15,7 +15,7 @@ from anychip_sdk.ops.base import AttentionBatch
 
 #: the structs of program.hpp
 GATHER = struct.Struct("=3Q3q")
-_STEP = struct.Struct("=8Q6q")
+_STEP = struct.Struct("=9Q6q")
 _HEADER = struct.Struct("=2i")
 
 
@@ -45,6 +45,9 @@ class Program:
         held: the tensors whose addresses they contain.
         tokens: the most of one step.
         outputs: logits of a row.
+
+    Attributes:
+        seconds: float64 by Kind: what each kind of instruction takes is added; None: nothing is timed.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Program:
             raise MemoryError(message)
         self._run, self._handle, self._held = library.run, handle, held
         self.tokens, self.outputs = tokens, outputs
+        self.seconds: torch.Tensor | None = None
         weakref.finalize(self, library.free, handle)
 
     def __call__(
@@ -82,6 +86,7 @@ class Program:
             self._handle,
             _STEP.pack(
                 *(one.data_ptr() for one in (*wide, *narrow, out)),
+                0 if self.seconds is None else self.seconds.data_ptr(),
                 len(token_ids),
                 len(logit_rows),
                 batch.rows,
