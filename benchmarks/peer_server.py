@@ -231,12 +231,15 @@ def handler(engine: Engine) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256  # all of a load may connect at once
+
+
 def main() -> None:
     kind, model, port, options = sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])
     engines: dict[str, type[OpenVino] | type[Transformers]] = {"openvino": OpenVino, "transformers": Transformers}
-    server = ThreadingHTTPServer(("127.0.0.1", port), handler(engines[kind](model, options)))
-    server.daemon_threads = True
-    server.serve_forever()
+    Server(("127.0.0.1", port), handler(engines[kind](model, options))).serve_forever()
 
 
 if __name__ == "__main__":

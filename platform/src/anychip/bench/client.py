@@ -75,7 +75,8 @@ class LoadClient:
             headers=headers,
             trust_env=False,
             timeout=httpx.Timeout(timeout_s, connect=CONNECT_S),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+            # a kept connection may be closed by the service just as a request goes out
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
         )
 
     async def __aenter__(self) -> LoadClient:
