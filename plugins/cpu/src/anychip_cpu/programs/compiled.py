@@ -1,4 +1,4 @@
-"""Steps of few tokens as one native call, all others as generated Python. Knows which is which; knows no op."""
+"""Steps as one native call, those of very many tokens as generated Python. Knows which is which; knows no op."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from anychip_cpu.programs.translate import translate
 from anychip_sdk.hooks import CompileContext
 from anychip_sdk.ops.base import AttentionBatch
 
-#: with more tokens the time between kernels is lost in theirs
-TOKENS_MAX = 64
+#: holds a chunk of a prompt and the decodes beside it; what a step makes lies in memory for so many
+TOKENS_MAX = 1024
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Compiled:
     """A forward of a model.
 
     Args:
-        program: runs steps of few tokens.
+        program: runs steps of up to so many tokens as it has memory for.
         generated: runs all others.
     """
 
@@ -47,7 +47,7 @@ class Compiled:
 
 
 def compiled(graph: fx.Graph, context: CompileContext) -> Callable[..., Any] | None:
-    """The graph with a native program for its small steps; None where the library can't run all of it."""
+    """The graph as a native program; None where the library can't run all of it."""
     library = native.library()
     if isinstance(library, native.Absent) or context.generated is None:
         return None

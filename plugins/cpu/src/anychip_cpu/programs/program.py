@@ -1,4 +1,4 @@
-"""A model's few-token step as one call of the native library. Knows its structs; knows no graph."""
+"""A model's step as one call of the native library. Knows its structs; knows no graph."""
 
 from __future__ import annotations
 
