@@ -6,7 +6,7 @@ import torch
 from anychip.engine.request import GenerateRequest, SamplingParams
 from anychip.graph.fusions import ORDER
 from support.engines import core_of, greedy, loaded, logits_of, make_recipe, random_prompts, run
-from support.tiny_models import make_tiny
+from support.tiny_models import tiny_by_kind
 
 KINDS = ("llama", "qwen2", "qwen3")
 LENGTHS = (33, 5, 20, 18)
@@ -23,15 +23,7 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tiny")
-    made = {}
-
-    def get(kind):
-        if kind not in made:
-            made[kind] = make_tiny(folder / kind, kind)
-        return made[kind]
-
-    return get
+    return tiny_by_kind(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")

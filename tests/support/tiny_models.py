@@ -7,7 +7,8 @@ so that a norm applied to the wrong place shows.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -267,4 +268,9 @@ def _write_tensor(writer: gguf.GGUFWriter, name: str, array: np.ndarray, dtype: 
     writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
 
 
-__all__ = ["make_tiny", "write_gguf"]
+def tiny_by_kind(folder: Path) -> Callable[[str], Path]:
+    """The tiny model of a kind, in a folder below; made when it is first asked for."""
+    return lru_cache(maxsize=None)(lambda kind: make_tiny(folder / kind, kind))
+
+
+__all__ = ["make_tiny", "tiny_by_kind", "write_gguf"]

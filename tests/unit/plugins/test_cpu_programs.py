@@ -12,7 +12,7 @@ from anychip_cpu.programs import Compiled, compiled
 from anychip_cpu.programs.program import Kind
 from anychip_sdk.ops import AttentionBatch
 from support.engines import NO_FUSION, core_of, greedy, loaded, logits_of, make_recipe, random_prompts, run
-from support.tiny_models import make_tiny
+from support.tiny_models import tiny_by_kind
 
 BUILT = pytest.mark.skipif(isinstance(native.library(), native.Absent), reason="no native kernels")
 DENSE = pytest.mark.skipif(dense.lack() is not None, reason=f"dense products are oneDNN's: {dense.lack()}")
@@ -24,15 +24,7 @@ CHUNKS = [20, 1, 1, 33, 1, 64]
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tiny")
-    made = {}
-
-    def get(kind):
-        if kind not in made:
-            made[kind] = make_tiny(folder / kind, kind)
-        return made[kind]
-
-    return get
+    return tiny_by_kind(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture
