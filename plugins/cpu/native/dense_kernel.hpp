@@ -5,9 +5,11 @@
 #pragma once
 
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "dense.hpp"
+#include "dense_weights.hpp"
 #include "numbers.hpp"
 #include "product_output.hpp"
 
@@ -15,14 +17,13 @@ namespace {
 namespace dense {
 
 using anychip::DenseRows;
+using anychip::kGroupPairs;
 using anychip::kTileOutputs;
 using anychip::ProductArgs;
 using F = Simd::F;
 
-constexpr int kVectors = Dense::kVectors;
 constexpr int kOutputs = kVectors * Simd::kWidth;  // that are summed at a time
 constexpr std::int64_t kCacheLine = 64;
-constexpr std::int64_t kPairBytes = kTileOutputs * sizeof(std::uint32_t);
 // bytes from a weight that is used to the one that is fetched: what a core works through while memory answers
 constexpr std::int64_t kAhead = 8192;
 // pairs of a tile that stay in the first cache until two blocks have used them, at most
@@ -30,14 +31,22 @@ constexpr std::int64_t kChunk = 128;
 // from so many rows on squares are turned faster than pairs are copied
 constexpr int kWorthTurning = 5;
 
-// How many lines are fetched with each pair: into the first cache, or into the second.
-enum Fetch { kTwoLines, kLine, kFarLine };
+// What is fetched beside the work: every time `step` bytes on.
+struct Ahead {
+  const char* at;
+  std::int64_t step;
+};
 
-template <Fetch Where>
-inline void fetch(const char* at) {
-  if constexpr (Where == kFarLine) return __builtin_prefetch(at, 0, 2);
-  __builtin_prefetch(at);
-  if constexpr (Where == kTwoLines) __builtin_prefetch(at + kCacheLine);
+// What is fetched with each pair: all of one, or a line, into the first cache or into the second.
+enum Fetch { kPair, kLine, kFarLine };
+
+template <Fetch Where, class Weights>
+inline void fetch(Ahead& ahead) {
+  if constexpr (Where == kPair)
+    for (std::int64_t at = 0; at < Weights::kPairs * Weights::kPairBytes; at += kCacheLine)
+      __builtin_prefetch(ahead.at + at);
+  for (std::int64_t pair = 0; pair < Weights::kPairs; ++pair, ahead.at += ahead.step)
+    if constexpr (Where != kPair) __builtin_prefetch(ahead.at, 0, Where == kLine ? 3 : 2);
 }
 
 // Pairs `first` to `last` of R rows. Vectors of W pairs are turned as squares; each is stored whole, and what it leaves
@@ -64,47 +73,66 @@ void arrange_block(const ProductArgs& args, const DenseRows& rows, std::int64_t 
   }
 }
 
-// What is fetched beside the work: every time `step` bytes on.
-struct Ahead {
-  const char* at;
-  std::int64_t step;
-};
-
-// Some pairs of R rows [pairs][R] and of a tile's weights, added to `sums` [R][kTileOutputs]. Each sum is taken in the
-// order of the pairs, so a row's result depends on that row alone.
-template <int R, Fetch Where>
-void add_pairs(const std::uint32_t* rows, const std::uint32_t* weight, std::int64_t pairs, bool is_first, Ahead ahead,
-               float* sums) {
+// Some pairs of R rows [pairs][R] and of a tile's weights, added to `sums` [R][kTileOutputs]; what comes behind the
+// weights. Each sum is taken in the order of the pairs, so a row's result depends on that row alone.
+template <int R, Fetch Where, class Weights>
+Weights add_pairs(const std::uint32_t* rows, const Weights& first, std::int64_t pairs, bool is_first, Ahead ahead,
+                  float* sums) {
+  Weights from = first;
   for (int part = 0; part < kTileOutputs; part += kOutputs) {
-    const std::uint32_t *x = rows, *w = weight + part;
+    const std::uint32_t* x = rows;
+    from = first;
     F sum[R][kVectors];
     for (int r = 0; r < R; ++r)
       for (int v = 0; v < kVectors; ++v)
         sum[r][v] = is_first ? Simd::zero() : Simd::load(sums + r * kTileOutputs + part + v * Simd::kWidth);
-    for (std::int64_t p = 0; p < pairs; ++p, x += R, w += kTileOutputs, ahead.at += ahead.step) {
-      Dense::Pairs weights[kVectors];
-      for (int v = 0; v < kVectors; ++v) weights[v] = Dense::load(w + v * Simd::kWidth);
-      fetch<Where>(ahead.at);
-      for (int r = 0; r < R; ++r) {
-        const Dense::Pairs one = Dense::set(x[r]);
-        for (int v = 0; v < kVectors; ++v) sum[r][v] = Dense::dot(sum[r][v], weights[v], one);
+    for (std::int64_t p = 0; p < pairs; p += Weights::kPairs) {
+      Dense::Pairs weights[Weights::kPairs][kVectors];
+      from.next(part, weights);
+      fetch<Where, Weights>(ahead);
+      for (int i = 0; i < Weights::kPairs; ++i, x += R) {
+        for (int r = 0; r < R; ++r) {
+          const Dense::Pairs one = Dense::set(x[r]);
+          for (int v = 0; v < kVectors; ++v) sum[r][v] = Dense::dot(sum[r][v], weights[i][v], one);
+        }
       }
     }
     for (int r = 0; r < R; ++r)
       for (int v = 0; v < kVectors; ++v) Simd::store(sums + r * kTileOutputs + part + v * Simd::kWidth, sum[r][v]);
   }
+  return from;
 }
 
-// The functions for blocks of one size; `add` by what is fetched.
+// The functions for blocks of one size; to add, by what is fetched.
 struct Sized {
+  template <class Weights>
+  using Add = decltype(&add_pairs<1, kLine, Weights>);
+
   decltype(&arrange_block<1>) arrange;
-  decltype(&add_pairs<1, kLine>) add[3];
+  Add<Plain> plain[3];
+  Add<Compact<false>> alone[1];
+  Add<Compact<true>> first[3];
+
+  template <class Weights>
+  Add<Weights> add(Fetch where) const {
+    if constexpr (std::is_same_v<Weights, Plain>)
+      return plain[where];
+    else if constexpr (std::is_same_v<Weights, Compact<true>>)
+      return first[where];
+    else
+      return alone[where];
+  }
 };
 
 template <int... R>
 const Sized& sized(std::int64_t rows, std::integer_sequence<int, R...>) {
+  using Alone = Compact<false>;
+  using First = Compact<true>;
   static constexpr Sized kSized[] = {
-      {arrange_block<R + 1>, {add_pairs<R + 1, kTwoLines>, add_pairs<R + 1, kLine>, add_pairs<R + 1, kFarLine>}}...};
+      {arrange_block<R + 1>,
+       {add_pairs<R + 1, kPair, Plain>, add_pairs<R + 1, kLine, Plain>, add_pairs<R + 1, kFarLine, Plain>},
+       {add_pairs<R + 1, kPair, Alone>},
+       {nullptr, add_pairs<R + 1, kLine, First>, add_pairs<R + 1, kFarLine, First>}}...};
   return kSized[rows - 1];
 }
 
@@ -123,35 +151,48 @@ struct Course {
 
 // One block takes its weights straight from memory. Two share a chunk in the first cache and fetch the next one. More
 // share a tile in the second cache and fetch the next one.
-inline Course course(std::int64_t blocks, std::int64_t pairs) {
-  if (blocks == 1) return {pairs, kPairBytes, kTwoLines};
-  if (blocks > 2) return {pairs, kPairBytes / blocks, kFarLine};
+inline Course course(std::int64_t blocks, std::int64_t pairs, std::int64_t pair_bytes) {
+  if (blocks == 1) return {pairs, pair_bytes, kPair};
+  if (blocks > 2) return {pairs, pair_bytes / blocks, kFarLine};
   const std::int64_t chunks = (pairs + kChunk - 1) / kChunk;
-  return {(pairs + chunks - 1) / chunks, kPairBytes / blocks, kLine};
+  return {round_up((pairs + chunks - 1) / chunks, kGroupPairs), pair_bytes / blocks, kLine};
 }
 
-inline void multiply(const ProductArgs& args, const DenseRows& rows, std::int64_t first_block, std::int64_t last_block,
-                     std::int64_t tile, std::int64_t next_tile) {
-  const std::int64_t blocks = last_block - first_block, tile_pairs = rows.pairs * kTileOutputs;
-  const auto* weight = reinterpret_cast<const std::uint32_t*>(args.weight);
-  const std::uint32_t *own = weight + tile * tile_pairs, *next = weight + next_tile * tile_pairs;
-  const Course way = course(blocks, rows.pairs);
+template <class Weights>
+void multiply_tile(const ProductArgs& args, const DenseRows& rows, std::int64_t first_block, std::int64_t last_block,
+                   std::int64_t tile, std::int64_t next_tile) {
+  const std::int64_t blocks = last_block - first_block;
+  const Course way = course(blocks, rows.pairs, Weights::kPairBytes);
+  Weights weights(args, rows, tile);
+  const Weights next(args, rows, next_tile);
   alignas(64) float sums[2][Dense::kRows * kTileOutputs];  // blocks take turns
   for (std::int64_t first = 0, last; first < rows.pairs; first = last) {
     last = smaller(first + way.pairs, rows.pairs);
-    const auto* ahead = reinterpret_cast<const char*>(last < rows.pairs ? own + last * kTileOutputs : next);
-    if (blocks == 1) ahead = reinterpret_cast<const char*>(own) + kAhead;
-    for (std::int64_t block = first_block; block < last_block; ++block) {
+    const std::int64_t pairs = last - first;
+    const Plain again = weights.again();
+    const char* ahead = last < rows.pairs ? weights.bytes() + pairs * Weights::kPairBytes : next.bytes();
+    if (blocks == 1) ahead = weights.bytes() + kAhead;
+    for (std::int64_t block = first_block; block < last_block; ++block, ahead += pairs * way.step) {
       const std::int64_t count = rows.size(block);
+      const std::uint32_t* x = rows.panel(block) + first * count;
       float* to = sums[block % 2];
-      sized(count).add[way.fetch](rows.panel(block) + first * count, own + first * kTileOutputs, last - first,
-                                  first == 0, {ahead, way.step}, to);
-      ahead += (last - first) * way.step;
+      if (block == first_block)
+        weights = sized(count).template add<Weights>(way.fetch)(x, weights, pairs, first == 0, {ahead, way.step}, to);
+      else
+        sized(count).template add<Plain>(way.fetch)(x, again, pairs, first == 0, {ahead, way.step}, to);
       if (last < rows.pairs) continue;
       for (std::int64_t r = 0; r < count; ++r)
         products::write_row(args, rows.first_row(block) + r, tile * kTileOutputs, to + r * kTileOutputs);
     }
   }
+}
+
+inline void multiply(const ProductArgs& args, const DenseRows& rows, std::int64_t first_block, std::int64_t last_block,
+                     std::int64_t tile, std::int64_t next_tile) {
+  const bool is_alone = last_block - first_block == 1;
+  const auto compact = is_alone ? multiply_tile<Compact<false>> : multiply_tile<Compact<true>>;
+  const auto function = args.bits == anychip::kCompactBits ? compact : multiply_tile<Plain>;
+  function(args, rows, first_block, last_block, tile, next_tile);
 }
 
 constexpr anychip::DenseKernels table(const char* name) { return {name, Dense::kRows, arrange, multiply}; }

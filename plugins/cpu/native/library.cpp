@@ -4,6 +4,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "compact.hpp"
 #include "dense.hpp"
 #include "dispatch.hpp"
 #include "products.hpp"
@@ -136,6 +137,10 @@ EXPORT std::int32_t anychip_cpu_product(const anychip::ProductArgs* args) {
     return 1;
   }
 }
+
+EXPORT std::int64_t anychip_cpu_plan_compact(const anychip::CompactArgs* args) { return anychip::plan_compact(*args); }
+
+EXPORT void anychip_cpu_pack_compact(const anychip::CompactArgs* args) { anychip::pack_compact(*args); }
 
 EXPORT void anychip_cpu_norm(const anychip::NormArgs* args) { anychip::norm(*args); }
 

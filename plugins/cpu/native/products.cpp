@@ -98,12 +98,16 @@ DenseRows ProductScratch::take_dense(const ProductArgs& args, std::int64_t rows_
   const std::int64_t pairs = (args.in + 1) / 2;
   const std::size_t values = args.rows * pairs;
   if (panels_.size() < values) panels_.resize(values);
-  return {blocks_of(args.rows, rows_at_once), panels_.data(), pairs};
+  const RowBlocks blocks = blocks_of(args.rows, rows_at_once);
+  const std::int64_t at_once = args.bits == kCompactBits ? pairs : 0;
+  const std::size_t unpacked = worthwhile_threads(args) * at_once;
+  if (unpacked_.size() < unpacked) unpacked_.resize(unpacked);
+  return {blocks, panels_.data(), pairs, unpacked_.data(), at_once};
 }
 
 ProductWork::ProductWork(const ProductArgs& product, ProductScratch& scratch)
     : args(product), kernels(chosen_products()), rounded(), dense(nullptr), rows() {
-  if (args.bits == kDenseBits) {
+  if (args.bits == kDenseBits || args.bits == kCompactBits) {
     dense = chosen_dense();
     rows = scratch.take_dense(args, dense->rows_at_once);
   } else {
@@ -118,7 +122,11 @@ void product_in_team(ProductWork& work, Team& team) {
   else
     round_rows(work, team);
   team.wait();
-  if (work.dense != nullptr) return multiply_tiles(work, *work.dense, work.rows, kBlocksAtOnce, team);
+  if (work.dense != nullptr) {
+    DenseRows rows = work.rows;
+    rows.unpacked += team.rank * rows.unpacked_pairs;
+    return multiply_tiles(work, *work.dense, rows, kBlocksAtOnce, team);
+  }
   const std::int64_t block_bytes = work.kernels->rows_at_once * work.rounded.parts * kPart;
   multiply_tiles(work, *work.kernels, work.rounded, std::max<std::int64_t>(1, kLevelsAtOnce / block_bytes), team);
 }

@@ -14,8 +14,8 @@ namespace anychip {
 // Activations that are rounded together: a part of a row; and outputs that lie side by side in a packed weight.
 constexpr std::int64_t kPart = 32;
 constexpr std::int64_t kTileOutputs = 32;
-// `bits` of weights that are no integers
-constexpr std::int32_t kDenseBits = 16;
+// `bits` of weights that are no integers: as they are, and packed without loss
+constexpr std::int32_t kDenseBits = 16, kCompactBits = 12;
 
 // Weights are unsigned, so that one instruction multiplies them with signed activations: what is 128 or 8 too much is
 // taken off again with the sum of a part's activations.
@@ -24,7 +24,8 @@ constexpr std::int32_t kDenseBits = 16;
 // are values 0 .. 15 of the part and in whose upper ones 16 .. 31. Scales: [tile][groups][32 outputs], 8 bits float,
 // 4 bits half. What is padded is zero times a scale of zero.
 //
-// 16 bits: bfloat16 without a scale, as pairs of neighbours: [tile][pairs][32 outputs][2 values].
+// 16 bits: bfloat16 without a scale, as pairs of neighbours: [tile][pairs][32 outputs][2 values]. 12 bits: the same, as
+// compact.hpp says.
 struct ProductArgs {
   const void* x;  // [rows, in]
   const std::uint8_t* weight;
@@ -57,11 +58,18 @@ struct RoundedRows : RowBlocks {
   std::int64_t parts;
 };
 
-// Activations for weights of 16 bits, not rounded. A block is [pairs][its rows]. A pair is 32 bits, the earlier value
+// A pair of weights of each of a tile's outputs.
+struct alignas(64) UnpackedPair {
+  std::uint32_t outputs[kTileOutputs];
+};
+
+// Activations for weights of bfloat16, not rounded. A block is [pairs][its rows]. A pair is 32 bits, the earlier value
 // in the lower half; an odd value is paired with zero.
 struct DenseRows : RowBlocks {
   std::uint32_t* panels;
   std::int64_t pairs;
+  UnpackedPair* unpacked;  // one member's: a tile, or a part of it
+  std::int64_t unpacked_pairs;
 
   std::uint32_t* panel(std::int64_t block) const { return panels + first_row(block) * pairs; }
 };
@@ -97,6 +105,7 @@ class ProductScratch {
   std::vector<std::int8_t> levels_;
   std::vector<float> numbers_;
   std::vector<std::uint32_t> panels_;
+  std::vector<UnpackedPair> unpacked_;
 };
 
 // One product that a team shares.
@@ -107,7 +116,7 @@ struct ProductWork {
   const ProductArgs args;
   const ProductKernels* kernels;
   RoundedRows rounded;
-  const DenseKernels* dense;  // with 16 bits, else NULL
+  const DenseKernels* dense;  // with weights of bfloat16, else NULL
   DenseRows rows;
   std::int64_t tiles;
   std::atomic<std::int64_t> next_tile{0};

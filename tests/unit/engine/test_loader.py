@@ -180,6 +180,23 @@ def test_a_tied_and_prepared_weight_is_counted_twice_in_the_plan(tmp_path):
     with loaded(make_recipe(directory), backend_of(PreparingPlugin())) as model:
         once = sum(one.elements for one in model.plan.weights.values()) * 4
         assert model.plan.memory.weights == once + 512 * 64 * 4
+        assert model.weight_bytes == model.plan.memory.weights
+
+
+def test_the_bytes_that_prepared_weights_really_take_are_told(tiny):
+    class HalvingPlugin(PreparingPlugin):
+        @hookimpl
+        def anychip_prepare_weight(self, name, tensor, op):
+            made = super().anychip_prepare_weight(name, tensor, op)
+            return None if made is None else PreparedWeight(made.value, made.nbytes // 2, "halved")
+
+    recipe = make_recipe(tiny, fusion={"verify": False, **NO_FUSION})
+    with loaded(recipe, backend_of(PreparingPlugin())) as model:
+        whole = model.weight_bytes
+    with loaded(recipe, backend_of(HalvingPlugin())) as model:
+        matrices = sum(one.elements for one in model.plan.weights.values() if len(one.shape) == 2) * 4
+        embedding = 512 * 64 * 4
+        assert whole - model.weight_bytes == (matrices - embedding) // 2
 
 
 def test_progress_rises_to_all_bytes_of_the_weights(tiny):

@@ -78,8 +78,51 @@ def test_a_number_that_is_none_spoils_its_own_row_only(instruction_set):
 
 
 def test_a_weight_takes_no_more_room_than_its_numbers_and_their_padding():
-    assert dense.prepare("weight", torch.zeros(64, 96, dtype=BFLOAT16)).nbytes == 64 * 96 * 2
-    assert dense.prepare("weight", torch.zeros(33, 15, dtype=BFLOAT16)).nbytes == 64 * 16 * 2
+    assert dense.plain(torch.zeros(64, 96, dtype=BFLOAT16)).nbytes == 64 * 96 * 2
+    assert dense.plain(torch.zeros(33, 15, dtype=BFLOAT16)).nbytes == 64 * 16 * 2
+
+
+def test_a_compact_weight_takes_twelve_bits_a_number_and_a_line_or_two_a_tile():
+    weight = torch.zeros(64, 1024, dtype=BFLOAT16)
+    assert dense.prepare("weight", weight).layout == "compact"
+    assert dense.prepare("weight", weight).nbytes == 64 * 1024 * 12 // 8 + 2 * 2 * 64
+    few_others = operands(1, 1024, 512)[1]
+    assert dense.prepare("weight", few_others).nbytes < 0.78 * few_others.nbytes
+
+
+@pytest.mark.parametrize("columns", [1023, 1022, 1021])
+def test_columns_that_make_no_whole_groups_stay_plain(columns):
+    assert dense.prepare("weight", torch.zeros(32, columns, dtype=BFLOAT16)).layout == "tiled"
+
+
+def test_weights_of_too_many_magnitudes_stay_plain():
+    generator = torch.Generator().manual_seed(0)
+    anything = torch.randint(-(2**15), 2**15, (64, 256), generator=generator).to(torch.int16).view(BFLOAT16)
+    assert dense.prepare("weight", anything).layout == "tiled"
+
+
+@pytest.mark.parametrize("instruction_set", SETS, indirect=True)
+@pytest.mark.parametrize("unusual", [0, 1, 40])
+def test_compact_weights_give_the_bits_that_plain_ones_give(instruction_set, unusual):
+    """Whatever a few of them are: tiny, huge, no numbers; for one block of rows, for two and for more."""
+    generator = torch.Generator().manual_seed(unusual)
+    for columns, outputs in ((1024, 70), (64, 32), (520, 40)):
+        x, weight = operands(43, columns, outputs)
+        at = torch.randint(weight.numel(), (unusual * weight.numel() // 71680,), generator=generator)
+        bits = torch.randint(-(2**15), 2**15, at.shape, generator=generator).to(torch.int16)
+        weight.view(torch.int16).view(-1)[at] = bits
+        compact = dense.compact(weight)
+        assert compact is not None
+        for rows in (1, 2, 13, 14, 17, 43):
+            expected = PRODUCTS.lm_head(x[:rows], dense.plain(weight).value)
+            found = PRODUCTS.lm_head(x[:rows], compact.value)
+            assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
+
+
+def test_a_compact_weight_may_be_a_part_of_another():
+    wide = operands(1, 256, 64)[1]
+    part = wide[:, 64:192]
+    assert torch.equal(dense.compact(part).value.tensor, dense.compact(part.contiguous()).value.tensor)
 
 
 def test_a_weight_may_begin_anywhere_in_memory():
@@ -95,8 +138,8 @@ def test_biases_are_prepared_and_norms_are_left():
 
 
 def test_the_kernels_that_weights_are_prepared_for_are_the_ones_that_are_chosen(monkeypatch):
-    weight = torch.ones(32, 16, dtype=BFLOAT16)
-    for lack, kernel, layout in ((None, "native", "tiled"), ("another processor", "linear_packed", "blocked")):
+    weight = torch.ones(32, 64, dtype=BFLOAT16)
+    for lack, kernel, layout in ((None, "native", "compact"), ("another processor", "linear_packed", "blocked")):
         monkeypatch.setattr(dense, "lack", lambda lack=lack: lack)
         if BFLOAT16 not in packed.usable_dtypes():
             pytest.skip("this processor has no packed product of bfloat16")

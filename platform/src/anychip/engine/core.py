@@ -98,6 +98,7 @@ class EngineCore:
             "page_size": float(self.plan.scheduler.page_size.value),
             "step_seconds": sum(self._laps.totals_s.values()),
             **{f"{part}_seconds": total_s for part, total_s in self._laps.totals_s.items()},
+            "weight_bytes": float(self._model.weight_bytes),
             **self._weight_errors(),
             "device_bytes_free": float(self._model.device.memory().bytes_free),
         }

@@ -52,6 +52,7 @@ class LoadedModel:
     source: str  #: the generated code
     timings_s: dict[str, float]
     weight_errors: Mapping[str, float]  #: of each quantized matrix, relative to its numbers
+    weight_bytes: int  #: that weights take on the device, as their kernels hold them
 
     def close(self) -> None:
         self.pool.close()
@@ -89,7 +90,7 @@ def load_model(prepared: Prepared, report: Report) -> LoadedModel:
         raise
     finally:
         checkpoint.close()
-    return LoadedModel(plan, device, pool, forward, source, laps.totals_s, loading.errors)
+    return LoadedModel(plan, device, pool, forward, source, laps.totals_s, loading.errors, loading.held_bytes)
 
 
 def parameters_of(specs: Iterable[WeightSpec]) -> dict[str, Parameter]:
@@ -213,6 +214,7 @@ class _Loading:
         self._report = report
         self._users = _users(plan.graph)
         self.errors: dict[str, float] = {}
+        self.held_bytes = 0
 
     def run(self, checkpoint: Checkpoint, parameters: dict[str, Parameter]) -> dict[str, Any]:
         dtype = self._plan.model.dtype.value
@@ -239,12 +241,17 @@ class _Loading:
         found: dict[str, Any] = {}
         for user in self._users[name]:
             key = weight_key(name, user)
+            if key in found:
+                continue
             if key == name:
                 found[key] = tensor
-            elif key not in found and isinstance(user.target, Op):
+                self.held_bytes += tensor.nbytes
+            elif isinstance(user.target, Op):
                 is_plain = self._plan.weights[name].quantized is None
                 cast = tensor.to((resolution(user).compute_dtype if is_plain else None) or tensor.dtype)
-                found[key] = self._prepare(name, cast, user.target.name).value
+                prepared = self._prepare(name, cast, user.target.name)
+                found[key] = prepared.value
+                self.held_bytes += prepared.nbytes
         return found
 
     def _prepare(self, name: str, tensor: torch.Tensor, op: str) -> PreparedWeight:

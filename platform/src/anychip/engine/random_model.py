@@ -60,7 +60,7 @@ def load_random(plan: Plan, backend: Backend, device: Device) -> RandomModel:
     compiled = backend.compile(plan.graph.graph, context)
     if compiled is not None:
         whole.watch(compiled)
-    model = LoadedModel(plan, device, pool, generated.forward, generated.source, {}, {})
+    model = LoadedModel(plan, device, pool, generated.forward, generated.source, {}, {}, plan.memory.weights)
     return RandomModel(model, values, None if compiled is None else whole)
 
 

@@ -89,6 +89,7 @@ class Library:
         attention: takes the address of AttentionArgs, returns 0 when done.
         norm, heads, gated, argmax: take the bytes of their struct in rows.hpp; `heads` returns 0 when done.
         product: the same of products.hpp.
+        plan_compact, pack_compact: the same of compact.hpp; `plan_compact` returns how many bytes are needed.
         program, run, free: the functions of program.hpp.
         sample, penalise: the same of sampling.hpp; `penalise` returns 0 when done.
         is_parallel: several threads share the work; else the process has no OpenMP runtime whose threads it could use.
@@ -100,12 +101,14 @@ class Library:
         self.norm, self.heads = opened.anychip_cpu_norm, opened.anychip_cpu_heads
         self.gated, self.argmax = opened.anychip_cpu_gated, opened.anychip_cpu_argmax
         self.product = opened.anychip_cpu_product
+        self.plan_compact, self.pack_compact = opened.anychip_cpu_plan_compact, opened.anychip_cpu_pack_compact
         self.sample, self.penalise = opened.anychip_cpu_sample, opened.anychip_cpu_penalise
         for function in (
             *(self.norm, self.heads, self.gated, self.argmax, self.product),
-            *(self.sample, self.penalise),
+            *(self.plan_compact, self.pack_compact, self.sample, self.penalise),
         ):
             function.argtypes, function.restype = (ctypes.c_char_p,), None
+        self.plan_compact.restype = ctypes.c_int64
         self.heads.restype = self.product.restype = self.penalise.restype = ctypes.c_int32
         self.program, self.run, self.free = opened.anychip_cpu_program, opened.anychip_cpu_run, opened.anychip_cpu_free
         self.program.argtypes = (ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64)

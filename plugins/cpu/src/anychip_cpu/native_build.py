@@ -31,6 +31,7 @@ KERNELS = {
 }
 COMMON = (
     "attention.cpp",
+    "compact.cpp",
     "library.cpp",
     "penalties.cpp",
     "products.cpp",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from functools import lru_cache
 
 import torch
@@ -12,8 +13,16 @@ from anychip_cpu.kernels import packed as onednn
 from anychip_cpu.kernels.products import TILE, WEIGHTS, Packed, Weights, multiply
 from anychip_sdk.hooks import PreparedWeight
 
-BITS = 16
 DTYPE = torch.bfloat16
+PLAIN_BITS, COMPACT_BITS = 16, 12
+#: columns that compact weights are packed by
+GROUP = 4
+#: CompactArgs of compact.hpp
+_ARGS = struct.Struct("=3Q4q")
+#: CompactTile of compact.hpp
+_HEAD_BYTES = 64
+#: of the plain bytes; where compact ones are more, they aren't worth unpacking
+_WORTH = 0.9
 
 
 class Dense:
@@ -28,23 +37,46 @@ class Dense:
 
     def linear(self, x: torch.Tensor, weight: Packed, bias: torch.Tensor | None = None) -> torch.Tensor:
         assert self._library is not None
-        return multiply(self._library, x, Weights(weight, BITS, bias=bias), x.dtype)
+        return multiply(self._library, x, Weights(weight, bias=bias), x.dtype)
 
     def lm_head(self, x: torch.Tensor, weight: Packed) -> torch.Tensor:
         """Logits in float32, without a rounding between."""
         assert self._library is not None
-        return multiply(self._library, x, Weights(weight, BITS), torch.float32)
+        return multiply(self._library, x, Weights(weight), torch.float32)
 
 
 def prepare(name: str, tensor: torch.Tensor) -> PreparedWeight | None:
-    """A matrix [out, in] in tiles, a bias in float32; None leaves norms as they are."""
+    """A matrix [out, in] in tiles, compact if that saves memory, a bias in float32; None leaves norms as they are."""
+    if tensor.dim() == 2:
+        return compact(tensor) or plain(tensor)
+    if not name.endswith("bias"):
+        return None
+    bias = functional.pad(tensor.float(), (0, -tensor.shape[0] % TILE))
+    return PreparedWeight(bias, bias.nbytes, "tiled")
+
+
+def compact(tensor: torch.Tensor) -> PreparedWeight | None:
+    """A matrix in about 12 bits each number, without loss; None: it can't be, or would hardly be smaller."""
+    library = native.library()
+    outputs, columns = tensor.shape
+    if isinstance(library, native.Absent) or columns % GROUP:
+        return None
+    tensor = tensor if tensor.stride(1) == 1 else tensor.contiguous()
+    tiles = -(-outputs // TILE)
+    heads = torch.zeros(tiles * _HEAD_BYTES, dtype=torch.uint8)
+    sizes = outputs, columns, tensor.stride(0), torch.get_num_threads()
+    nbytes = library.plan_compact(_ARGS.pack(tensor.data_ptr(), heads.data_ptr(), 0, *sizes))
+    if nbytes > _WORTH * tiles * TILE * columns * DTYPE.itemsize:
+        return None
+    packed = WEIGHTS.take(nbytes)
+    library.pack_compact(_ARGS.pack(tensor.data_ptr(), heads.data_ptr(), packed.data_ptr(), *sizes))
+    return PreparedWeight(Packed(packed, outputs, COMPACT_BITS), nbytes, "compact")
+
+
+def plain(tensor: torch.Tensor) -> PreparedWeight:
+    """A matrix as it is, in tiles."""
     outputs = tensor.shape[0]
     fill = -outputs % TILE
-    if tensor.dim() == 1:
-        if not name.endswith("bias"):
-            return None
-        bias = functional.pad(tensor.float(), (0, fill))
-        return PreparedWeight(bias, bias.nbytes, "tiled")
     odd = tensor.shape[1] % 2
     tensor = functional.pad(tensor, (0, odd, 0, fill)) if fill or odd else tensor.contiguous()
     if tensor.storage_offset() % 2:
@@ -53,7 +85,7 @@ def prepare(name: str, tensor: torch.Tensor) -> PreparedWeight | None:
     source = pairs.view(-1, TILE, pairs.shape[1]).transpose(1, 2)
     packed = WEIGHTS.take(tensor.nbytes).view(torch.int32).view(source.shape)
     packed.copy_(source)
-    return PreparedWeight(Packed(packed, outputs), packed.nbytes, "tiled")
+    return PreparedWeight(Packed(packed, outputs, PLAIN_BITS), packed.nbytes, "tiled")
 
 
 @lru_cache(maxsize=1)
@@ -71,4 +103,4 @@ def lack() -> str | None:
     return None if library.is_parallel else "an OpenMP runtime"
 
 
-__all__ = ["BITS", "DTYPE", "Dense", "lack", "prepare"]
+__all__ = ["DTYPE", "Dense", "compact", "lack", "plain", "prepare"]

@@ -21,15 +21,15 @@ WEIGHTS = Arena()
 class Packed(NamedTuple):
     """A weight in the library's layout; `outputs` leaves out those that only fill the last tile."""
 
-    tensor: torch.Tensor  #: [tiles, ...]
+    tensor: torch.Tensor
     outputs: int
+    bits: int  #: of each number
 
 
 class Weights(NamedTuple):
     """What one product multiplies with, each prepared; scale and minimum are [tiles, groups, TILE]."""
 
     packed: Packed
-    bits: int
     scale: torch.Tensor | None = None
     minimum: torch.Tensor | None = None
     bias: torch.Tensor | None = None
@@ -64,7 +64,7 @@ def packed_args(x: torch.Tensor, weights: Weights, out: torch.Tensor) -> bytes:
         torch.get_num_threads(),
         native.DTYPES[x.dtype],
         native.DTYPES[out.dtype],
-        weights.bits,
+        weights.packed.bits,
     )
 
 

@@ -31,7 +31,7 @@ class Products:
         block: int = BLOCK,
     ) -> torch.Tensor:
         assert block == BLOCK
-        return self._multiply(x, Weights(weight, 8, scale, bias=bias), x.dtype)
+        return self._multiply(x, Weights(weight, scale, bias=bias), x.dtype)
 
     def linear_int4(
         self,
@@ -41,11 +41,11 @@ class Products:
         minimum: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        return self._multiply(x, Weights(weight, 4, scale, minimum, bias), x.dtype)
+        return self._multiply(x, Weights(weight, scale, minimum, bias), x.dtype)
 
     def lm_head_int8(self, x: torch.Tensor, weight: Packed, scale: torch.Tensor, block: int = BLOCK) -> torch.Tensor:
         assert block == BLOCK
-        return self._multiply(x, Weights(weight, 8, scale), torch.float32)
+        return self._multiply(x, Weights(weight, scale), torch.float32)
 
     def _multiply(self, x: torch.Tensor, weights: Weights, dtype: torch.dtype) -> torch.Tensor:
         assert self._library is not None
@@ -61,16 +61,17 @@ def prepare(tensor: torch.Tensor) -> PreparedWeight:
     if tensor.is_floating_point():
         tiles = torch.nn.functional.pad(tensor, (0, 0, 0, fill)).view(-1, TILE, tensor.shape[1])
         return _plain(tiles.transpose(1, 2).contiguous())
-    row_bytes = BLOCK if tensor.dtype == torch.int8 else BLOCK // 2
+    bits = 8 if tensor.dtype == torch.int8 else 4
+    row_bytes = BLOCK * bits // 8
     levels, rest = tensor.view(torch.uint8), -tensor.shape[1] % row_bytes
     if fill or rest:  # else a copy would take as much memory as the weight
         levels = torch.nn.functional.pad(levels, (0, rest, 0, fill))
     source = levels.view(-1, TILE, levels.shape[1] // row_bytes, row_bytes // 4, 4).permute(0, 2, 3, 1, 4)
     packed = WEIGHTS.take(levels.numel()).view(source.shape)
     packed.copy_(source)
-    if tensor.dtype == torch.int8:
+    if bits == 8:
         packed ^= 128  # from signed to 128 more, unsigned
-    return PreparedWeight(Packed(packed, outputs), packed.nbytes, "tiled")
+    return PreparedWeight(Packed(packed, outputs, bits), packed.nbytes, "tiled")
 
 
 def _plain(tensor: torch.Tensor) -> PreparedWeight:

@@ -9,7 +9,6 @@ import torch
 
 from anychip_cpu import native
 from anychip_cpu.kernels import row_args
-from anychip_cpu.kernels.dense import BITS
 from anychip_cpu.kernels.products import Packed, Weights, packed_args
 from anychip_cpu.programs.buffers import Buffers
 from anychip_cpu.programs.program import GATHER, Instruction, Kind
@@ -99,20 +98,20 @@ class Writer:
         return made
 
     def linear(self, given: Given) -> torch.Tensor:
-        return self.multiply(given["x"], Weights(given["weight"], BITS, bias=given["bias"]))
+        return self.multiply(given["x"], Weights(given["weight"], bias=given["bias"]))
 
     def linear_int8(self, given: Given) -> torch.Tensor:
-        return self.multiply(given["x"], Weights(given["weight"], 8, given["scale"], bias=given["bias"]))
+        return self.multiply(given["x"], Weights(given["weight"], given["scale"], bias=given["bias"]))
 
     def linear_int4(self, given: Given) -> torch.Tensor:
-        weights = Weights(given["weight"], 4, given["scale"], given["minimum"], given["bias"])
+        weights = Weights(given["weight"], given["scale"], given["minimum"], given["bias"])
         return self.multiply(given["x"], weights)
 
     def lm_head(self, given: Given) -> None:
-        self._logits(given["x"], Weights(given["weight"], BITS))
+        self._logits(given["x"], Weights(given["weight"]))
 
     def lm_head_int8(self, given: Given) -> None:
-        self._logits(given["x"], Weights(given["weight"], 8, given["scale"]))
+        self._logits(given["x"], Weights(given["weight"], given["scale"]))
 
     def _logits(self, x: torch.Tensor, weights: Weights) -> None:
         """The step brings the place of the logits."""
@@ -120,21 +119,21 @@ class Writer:
         self.outputs = weights.packed.outputs
 
     def ffn(self, given: Given) -> torch.Tensor:
-        gate_up = Weights(given["gate_up_weight"], BITS, bias=given["gate_up_bias"])
+        gate_up = Weights(given["gate_up_weight"], bias=given["gate_up_bias"])
         gate, up = self.multiply(given["x"], gate_up).chunk(2, dim=-1)
         inner = self.gate(gate, up, row_args.SILU)
-        return self.multiply(inner, Weights(given["down_weight"], BITS, bias=given["down_bias"]))
+        return self.multiply(inner, Weights(given["down_weight"], bias=given["down_bias"]))
 
     def mha(self, given: Given) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         heads, (kv_heads, head_dim) = given["heads"], given["k_cache"].shape[2:]
-        qkv = self.multiply(given["x"], Weights(given["qkv_weight"], BITS, bias=given["qkv_bias"]))
+        qkv = self.multiply(given["x"], Weights(given["qkv_weight"], bias=given["qkv_bias"]))
         q, k, v = qkv.view(-1, heads + 2 * kv_heads, head_dim).split((heads, kv_heads, kv_heads), dim=1)
         queries, turned = self.qk_norm_rope(
             {**given, "q": q, "k": k, "q_weight": given["q_norm"], "k_weight": given["k_norm"]}
         )
         k_cache, v_cache = self.kv_write({**given, "k": turned, "v": v})
         mixed = self.paged_attention({**given, "q": queries})
-        out = Weights(given["out_weight"], BITS, bias=given["out_bias"])
+        out = Weights(given["out_weight"], bias=given["out_bias"])
         return self.multiply(mixed.flatten(1), out), k_cache, v_cache
 
     def silu_mul(self, given: Given) -> torch.Tensor:
