@@ -14,6 +14,8 @@ from anychip.bench.summary import Figures, Spread
 OURS = "anychip"
 #: of one side, by workload: a result for each round that ran it
 Measured = Mapping[str, Sequence[BenchResult]]
+#: of one side, by figure: what the machine allowed in each of these rounds
+Bounds = Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Row:
         rounds: that each side's median is over.
         best_peer: None: no peer has the figure.
         ratio: how much better ours is than the best peer's, above 1 better.
-        of_limit: the share of what the machine allows, where that is known.
+        of_limit: the share of what the machine allowed, where that is known; a median, too.
     """
 
     figure: str
@@ -91,16 +93,19 @@ def limits(machine: roofline.Machine, costs: roofline.Costs, concurrency: Sequen
 
 
 def compare(
-    sides: Mapping[str, Measured], compared: Sequence[Cell], limit: Mapping[str, float] | None = None
+    sides: Mapping[str, Measured], compared: Sequence[Cell], bounds: Mapping[str, Bounds] | None = None
 ) -> list[Row]:
-    rows = []
+    bounds, rows = bounds or {}, []
     for cell in compared:
         values = {name: found for name, measured in sides.items() if (found := cell.values(measured))}
         medians = {name: statistics.median(found) for name, found in values.items()}
         best = _best_peer(cell, medians)
         ratio = cell.gain(medians[OURS], medians[best]) if best is not None and OURS in medians else None
-        bound = (limit or {}).get(cell.title)
-        shares = {} if bound is None else {name: cell.gain(value, bound) for name, value in medians.items()}
+        shares = {
+            name: statistics.median(map(cell.gain, found, bounds[name][cell.title]))
+            for name, found in values.items()
+            if cell.title in bounds.get(name, {})
+        }
         rounds = {name: len(found) for name, found in values.items()}
         rows.append(Row(cell.title, medians, rounds, best, ratio, shares))
     return rows

@@ -33,14 +33,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, dataclass, field
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import httpx
 import roofline
 import torch
 from peer_kinds import PEERS, TUNING, Peer, Search, Skipped, Wanted, find, served
-from peer_report import OURS, Cell, Row, cells, compare, contends, limits, table
+from peer_report import OURS, Bounds, Cell, Row, cells, compare, contends, limits, table
 
 from anychip.bench import target as targets
 from anychip.bench import workload as workloads
@@ -82,7 +83,10 @@ class Comparison:
     """What was measured so far.
 
     Attributes:
+        machines: what the machine could do when each round began.
         results: of each side, by workload, one of each round that ran it.
+        around: the same, the machine's memory read before and behind it.
+        weight_bytes: that ours take in memory.
         start_s: how long each side took to be ready.
     """
 
@@ -91,6 +95,8 @@ class Comparison:
     within: float
     machines: list[roofline.Machine] = field(default_factory=list)
     results: dict[str, dict[str, list[BenchResult]]] = field(default_factory=dict)
+    around: dict[str, dict[str, list[roofline.Machine]]] = field(default_factory=dict)
+    weight_bytes: float = 0.0
     start_s: dict[str, list[float]] = field(default_factory=dict)
 
     @property
@@ -137,25 +143,43 @@ class Comparison:
             sweep = Sweep(
                 workloads.load(load), levels, repeats=1, seed=seed, is_warmed_up=load == wanted[0], vocab_size=VOCAB
             )
+            before = roofline.read_bytes_per_s()
             result = bench(target, sweep, Quiet()).result
             if not result.is_valid:
                 raise AnychipError("; ".join(result.failures))
             self.results.setdefault(name, {}).setdefault(load, []).append(result)
+            machine = replace(self.machines[-1], bytes_per_s=(before + roofline.read_bytes_per_s()) / 2)
+            self.around.setdefault(name, {}).setdefault(load, []).append(machine)
             say(f"    {load}: {result.wall_s:.0f} s")
 
 
-def costs_of(recipe: Recipe) -> roofline.Costs:
+def costs_of(recipe: Recipe, weight_bytes: float | None = None) -> roofline.Costs:
+    """What the model asks for with weights as the plan has them, or with so many bytes of them."""
     plan = make_plan(recipe)
     config, itemsize = plan.model.config, plan.model.dtype.value.itemsize
     embedding = config.vocab_size * config.hidden_size
     elements = sum(one.elements for one in plan.weights.values())
+    held = plan.memory.weights if weight_bytes is None else weight_bytes
     return roofline.Costs(
-        weight_bytes=plan.memory.weights - embedding * itemsize,  # a row of the embedding a token is nothing
+        weight_bytes=held - embedding * itemsize,  # a row of the embedding a token is nothing
         parameters=elements - (0 if config.tie_word_embeddings else embedding),
         head_parameters=embedding,
         kv_bytes_per_token=plan.memory.kv_bytes_per_token,
         is_integer=plan.model.quantization.value != "none",
     )
+
+
+def bounds_of(done: Comparison, recipe: Recipe, concurrency: Sequence[int]) -> dict[str, Bounds]:
+    """What the machine allowed each side: ours with its weights as it holds them, others as their files do."""
+    others, ours = costs_of(recipe), costs_of(recipe, done.weight_bytes or None)
+    found: dict[str, dict[str, list[float]]] = {}
+    for name, by_load in done.around.items():
+        costs = ours if name == OURS else others
+        for load, machines in by_load.items():
+            allowed = [limits(machine, costs, concurrency) for machine in machines]
+            titles = [cell.title for cell in done.compared if cell.workload == load and cell.title in allowed[0]]
+            found.setdefault(name, {}).update({title: [one[title] for one in allowed] for title in titles})
+    return found
 
 
 def our_recipe(source: str, quantization: str, threads: int) -> dict[str, object]:
@@ -192,12 +216,16 @@ def packaged_gguf() -> str:
     return str(Path(spec.origin).with_name(PACKAGED))
 
 
-def sides_of(options: argparse.Namespace, recipe: dict[str, object], folder: Path) -> list[Side]:
+def sides_of(options: argparse.Namespace, recipe: dict[str, object], folder: Path, done: Comparison) -> list[Side]:
     path = folder / "recipe.json"
     path.write_text(json.dumps(recipe), encoding="utf-8")
 
-    def ours() -> AbstractContextManager[targets.Target]:
-        return targets.open_target(targets.Wanted(str(path)), Store(folder), Quiet())
+    @contextmanager
+    def ours() -> Iterator[targets.Target]:
+        with targets.open_target(targets.Wanted(str(path)), Store(folder), Quiet()) as target:
+            info = httpx.get(f"{target.url}/server_info").raise_for_status().json()
+            done.weight_bytes = info["stats"]["weight_bytes"]
+            yield target
 
     def of(peer: Peer, number: int) -> Side:
         return Side(peer.name, lambda: served(peer, folder / f"{number}.log"), peer.is_slow_to_start)
@@ -210,26 +238,33 @@ def tell(done: Comparison, rows: Sequence[Row], options: argparse.Namespace) -> 
     machine, names = done.machine, list(done.results)
     speed = machine.flops_per_s if options.quantization == "none" else machine.int8_ops_per_s
     print(f"\nmedians of {len(done.machines)} rounds, {options.threads} threads, weights: {options.quantization}")
-    print(f"in brackets the share of what {machine.bytes_per_s / 1e9:.1f} GB/s and {speed / 1e9:.0f} Gop/s allow\n")
+    print(f"in brackets the share of what memory, as it was around each load, and {speed / 1e9:.0f} Gop/s allow\n")
     print(table(rows, names))
     for name in names:
         said = [f"ready after {statistics.median(done.start_s[name]):.1f} s"]
         peaks = [one.peak_rss_bytes for results in done.results[name].values() for one in results if one.peak_rss_bytes]
         if peaks:
             said.append(f"peak memory {max(peaks) / 2**30:.2f} GiB")
+        read = [one.bytes_per_s / 1e9 for machines in done.around[name].values() for one in machines]
+        said.append(f"memory read at {min(read):.0f} to {max(read):.0f} GB/s")
         rounds = {load: len(results) for load, results in done.results[name].items()}
         said += [f"{load} in {count} only" for load, count in rounds.items() if count < len(done.machines)]
         print(f"{name}: {', '.join(said)}")
 
 
 def document(
-    done: Comparison, rows: Sequence[Row], bound: dict[str, float], recipe: dict[str, object]
+    done: Comparison, rows: Sequence[Row], bounds: dict[str, Bounds], recipe: dict[str, object]
 ) -> dict[str, object]:
     return {
         "recipe": recipe,
         "environment": environment(),
         "machines": [asdict(one) for one in done.machines],
-        "limits": bound,
+        "read_bytes_per_s": {
+            name: {load: [one.bytes_per_s for one in machines] for load, machines in by_load.items()}
+            for name, by_load in done.around.items()
+        },
+        "weight_bytes": done.weight_bytes,
+        "limits": bounds,
         "rows": [asdict(row) for row in rows],
         "start_s": done.start_s,
         "rounds": {
@@ -276,21 +311,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started ends, as by Ctrl-C
     torch.set_num_threads(options.threads)
     recipe = our_recipe(options.model or options.gguf, options.quantization, options.threads)
-    costs = costs_of(Recipe.model_validate(recipe))
+    checked = Recipe.model_validate(recipe)
     compared = cells(options.workloads, options.concurrency)
     loads = {"w1": (1,), "w2": tuple(options.concurrency), "w3": (4,)}
     done = Comparison({load: loads[load] for load in options.workloads}, compared, options.within)
 
     def report() -> None:
-        bound = limits(done.machine, costs, options.concurrency)
-        rows = compare(done.results, compared, bound)
+        bounds = bounds_of(done, checked, options.concurrency)
+        rows = compare(done.results, compared, bounds)
         tell(done, rows, options)
         if options.output:
-            text = json.dumps(document(done, rows, bound, recipe), indent=1)
+            text = json.dumps(document(done, rows, bounds, recipe), indent=1)
             options.output.write_text(f"{text}\n", encoding="utf-8")
 
     with tempfile.TemporaryDirectory(prefix="anychip-peers-") as folder:
-        sides = sides_of(options, recipe, Path(folder))
+        sides = sides_of(options, recipe, Path(folder), done)
         try:
             for _ in done.run(sides, options.rounds):
                 report()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy
 import torch
@@ -60,10 +60,15 @@ def measure() -> Machine:
     """It takes a few seconds."""
     operations = 2 * ROWS * OUTPUTS * COLUMNS
     return Machine(
-        BANDWIDTH_BYTES / _best_s(_reads()),
+        read_bytes_per_s(),
         operations / _best_s(_bfloat16_products()),
         operations / _best_s(_int8_products()),
     )
+
+
+def read_bytes_per_s() -> float:
+    """Measured now; it takes half a second, and the first time one more."""
+    return BANDWIDTH_BYTES / _best_s(_reads())
 
 
 def prefill_s(machine: Machine, costs: Costs, tokens: int, prompts: int = 1) -> float:
@@ -82,6 +87,7 @@ def _speed(machine: Machine, costs: Costs) -> float:
     return machine.int8_ops_per_s if costs.is_integer else machine.flops_per_s
 
 
+@lru_cache(maxsize=1)
 def _reads() -> list[Callable[[], object]]:
     """Reductions that load wide; which of them keeps up with the memory depends on the processor."""
     raw = mapped(BANDWIDTH_BYTES)

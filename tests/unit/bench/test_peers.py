@@ -1,6 +1,7 @@
 """The comparison with other servers: ratios, shares of the limit, who is run again, and who is skipped why."""
 
 import contextlib
+import itertools
 import sys
 from types import SimpleNamespace
 
@@ -52,8 +53,8 @@ def test_above_one_ours_is_better_for_rates_and_for_times(report):
         "slow": {"w3": [result(output_tok_s=10.0, ttft_later_s=4.0)]},
         "fast": {"w3": [result(output_tok_s=20.0, ttft_later_s=1.0)]},
     }
-    limit = {"W3 tok/s": 60.0, "W3 TTFT later, s": 0.25}
-    rows = {row.figure: row for row in report.compare(sides, report.cells(["w3"], [4]), limit)}
+    bounds = {name: {"W3 tok/s": [60.0], "W3 TTFT later, s": [0.25]} for name in sides}
+    rows = {row.figure: row for row in report.compare(sides, report.cells(["w3"], [4]), bounds)}
     rate, time = rows["W3 tok/s"], rows["W3 TTFT later, s"]
     assert (rate.best_peer, rate.ratio) == ("fast", 1.5)
     assert (time.best_peer, time.ratio) == ("fast", 2.0)
@@ -68,6 +69,13 @@ def test_a_figure_is_the_median_over_the_rounds_that_have_it(report):
         row for row in report.compare({"peer": {"w2": rounds}}, report.cells(["w2"], [4])) if "tok/s" in row.figure
     )
     assert (row.medians, row.rounds) == ({"peer": 20.0}, {"peer": 3})
+
+
+def test_a_share_is_of_what_the_machine_allowed_in_the_same_round(report):
+    rounds = [result(output_tok_s=value) for value in (10.0, 50.0, 20.0)]
+    bounds = {"peer": {"W2 4 at once, tok/s": [20.0, 50.0, 25.0]}}
+    rows = report.compare({"peer": {"w2": rounds}}, report.cells(["w2"], [4]), bounds)
+    assert rows[0].of_limit == {"peer": 0.8}
 
 
 def test_without_peers_there_is_no_ratio(report):
@@ -90,7 +98,8 @@ def test_a_peer_far_behind_in_every_figure_of_a_workload_contends_no_more(report
 
 def test_the_table_names_the_best_peer_and_shares(report):
     sides = {"anychip": {"w3": [result(output_tok_s=30.0)]}, "peer": {"w3": [result(output_tok_s=20.0)]}}
-    text = report.table(report.compare(sides, report.cells(["w3"], [4]), {"W3 tok/s": 60.0}), list(sides))
+    bounds = {"anychip": {"W3 tok/s": [60.0]}}
+    text = report.table(report.compare(sides, report.cells(["w3"], [4]), bounds), list(sides))
     assert "30.000 ( 50%)" in text
     assert "1.50 (peer)" in text
 
@@ -112,6 +121,8 @@ def comparison(peers, report, roofline, monkeypatch):
         return peers.Side(name, start, stays_up)
 
     monkeypatch.setattr(roofline, "measure", lambda: roofline.Machine(1.0, 2.0, 3.0))
+    speeds = itertools.count(10.0)
+    monkeypatch.setattr(roofline, "read_bytes_per_s", lambda: next(speeds))
     monkeypatch.setattr(
         peers, "bench", lambda target, sweep, listener: SimpleNamespace(result=result(output_tok_s=rates[target]))
     )
@@ -130,6 +141,7 @@ def test_a_slow_starter_stays_up_and_a_far_one_is_not_run_again(comparison):
         "slow": 3,
     }
     assert len(done.machines) == 3
+    assert [one.bytes_per_s for one in done.around["near"]["w3"]] == [12.5, 20.5, 26.5]
 
 
 def test_a_side_that_fails_is_said_and_left_out(comparison, capsys):
@@ -172,6 +184,17 @@ def test_costs_count_the_weights_as_they_are_held(peers, tmp_path):
         return peers.costs_of(peers.Recipe.model_validate(recipe)).weight_bytes
 
     assert bytes_at("int8") < 0.75 * bytes_at("none")
+
+
+def test_ours_is_held_to_the_bytes_that_its_weights_take(peers, report, roofline, comparison, tmp_path):
+    done, *_ = comparison
+    folder = make_tiny(tmp_path, "qwen3", max_position_embeddings=4096)
+    recipe = peers.Recipe.model_validate(peers.our_recipe(str(folder), "none", 1))
+    slow_memory = roofline.Machine(bytes_per_s=1.0, flops_per_s=1e9, int8_ops_per_s=1e9)
+    done.around = {name: {"w3": [slow_memory]} for name in ("anychip", "peer")}
+    done.weight_bytes = 0.75 * peers.make_plan(recipe).memory.weights
+    bounds = peers.bounds_of(done, recipe, [4])
+    assert bounds["anychip"]["W3 tok/s"][0] > bounds["peer"]["W3 tok/s"][0]
 
 
 def test_a_peer_that_cannot_run_says_what_it_needs(kinds, tmp_path, monkeypatch):
