@@ -48,7 +48,7 @@ class Stream {
   static constexpr int kPer = Engine::kPerUnit;
   static constexpr std::int64_t kUnits = kBlock / kPer;
   // what is fetched while as much is worked on: enough for the time that memory takes, little of the nearest cache
-  static constexpr std::int64_t kBytesAhead = 6144;
+  static constexpr std::int64_t kBytesAhead = 8192;
 
  public:
   Stream(const Tile& tile, float* memory) : Stream(tile, Scratch(memory)) {}
@@ -128,12 +128,8 @@ class Stream {
     coming_end_ = end;
   }
 
-  void fetch(int tokens) {
-    constexpr std::int64_t kLine = 64 / sizeof(T);
-    for (; tokens > 0 && coming_ != coming_end_; --tokens, ++coming_)
-      for (std::int64_t head = 0; head < tile_.kv_heads; ++head)
-        for (std::int64_t d = 0; d < dim_; d += kLine) __builtin_prefetch(*coming_ + head * args_.head_stride + d);
-  }
+  // The token that is fetched, line by line, while another is worked on; at the end one that is there already.
+  const T* coming() { return coming_ != coming_end_ ? *coming_++ : coming_places_[0]; }
 
   template <int Group>
   struct Count {
@@ -163,37 +159,40 @@ class Stream {
   template <int Group>
   void score(std::int64_t first, std::int64_t last) {
     for (std::int64_t key = first; key < last; ++key) {
-      fetch(1);
+      const T* ahead = coming();
       for (std::int64_t row = 0; row < rows_; row += W)
-        score_key<Group>(keys_ + places_[key], row, scores_ + key * rows_ + row);
+        score_key<Group>(keys_ + places_[key], ahead, row, scores_ + key * rows_ + row);
     }
   }
 
   // One token's keys with W rows.
   template <int Group>
-  void score_key(const T* keys, std::int64_t row, float* scores) const {
+  void score_key(const T* keys, const T* ahead, std::int64_t row, float* scores) const {
     constexpr int kKvHeads = W / Group;
     const std::int64_t kv_head = lanes_.kv_head(row / W), last = tile_.kv_heads - 1 - kv_head;
     const T* from[kKvHeads];
 #pragma GCC unroll 16
     for (int i = 0; i < kKvHeads; ++i) from[i] = keys + (kv_head + smaller<std::int64_t>(i, last)) * args_.head_stride;
     const float* queries = queries_ + row * round_up(units_, W);
+    const std::int64_t shift = ahead - keys;
     F lanes[W];
 #pragma GCC unroll 16
     for (int i = 0; i < W; ++i) lanes[i] = Simd::zero();
     std::int64_t unit = 0;
     for (; unit + W <= units_; unit += W, queries += W * W)
-      multiply<Group, Engine::load_units>(from, unit, queries, lanes);
+      multiply<Group, Engine::load_units>(from, unit, shift, queries, lanes);
     if (unit == units_) return Simd::store(scores, Simd::sum_each(lanes) * Simd::set(scale_));
-    multiply<Group, Engine::load_few_units>(from, unit, queries, lanes);
+    multiply<Group, Engine::load_few_units>(from, unit, shift, queries, lanes);
     Simd::store(scores, Simd::sum_each(lanes) * Simd::set(scale_));
   }
 
   template <int Group, F load(const T*), int KvHeads>
-  static void multiply(const T* const (&keys)[KvHeads], std::int64_t unit, const float* queries, F (&lanes)[W]) {
+  static void multiply(const T* const (&keys)[KvHeads], std::int64_t unit, std::int64_t shift, const float* queries,
+                       F (&lanes)[W]) {
 #pragma GCC unroll 16
     for (int i = 0; i < KvHeads; ++i) {
       const F key = load(keys[i] + unit * kPer);
+      __builtin_prefetch(keys[i] + unit * kPer + shift);
 #pragma GCC unroll 16
       for (int row = i * Group; row < (i + 1) * Group; ++row)
         lanes[row] = Engine::dot(lanes[row], key, Simd::load(queries + row * W));
@@ -232,13 +231,14 @@ class Stream {
   template <int Group>
   void mix(std::int64_t first, std::int64_t last) {
     for (std::int64_t unit = first / 2 * 2; unit < last; unit += 2) {
-      fetch(2 * kPer);
-      for (std::int64_t row = 0; row < rows_; row += W) mix_rows<Group>(unit, row);
+      const T* ahead[2 * kPer];
+      for (const T*& one : ahead) one = coming();
+      for (std::int64_t row = 0; row < rows_; row += W) mix_rows<Group>(unit, row, ahead);
     }
   }
 
   template <int Group>
-  void mix_rows(std::int64_t unit, std::int64_t row) {
+  void mix_rows(std::int64_t unit, std::int64_t row, const T* const* ahead) {
     const std::int64_t* places = places_ + unit * kPer;
     const std::int64_t kv_head = lanes_.kv_head(row / W);
     const std::int64_t last = smaller<std::int64_t>(W / Group, tile_.kv_heads - kv_head);
@@ -247,6 +247,8 @@ class Stream {
       const T* from[4] = {value(places[0], shift), value(places[kPer - 1], shift), value(places[kPer], shift),
                           value(places[2 * kPer - 1], shift)};
       const float* weights = weights_ + unit * rows_ + row + i * Group;
+      for (int token = 0; token < 2 * kPer; ++token)
+        for (std::int64_t d = 0; d < dim_; d += 64 / std::int64_t(sizeof(T))) __builtin_prefetch(ahead[token] + shift + d);
       std::int64_t d = 0;
       for (; d + V * W <= dim_; d += V * W) mix_part<Group, V>(from, weights, row + i * Group, d);
       for (; d < dim_; d += W) mix_part<Group, 1>(from, weights, row + i * Group, d);
