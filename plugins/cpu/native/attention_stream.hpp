@@ -46,7 +46,7 @@ class Stream {
   using F = Simd::F;
   static constexpr int W = Simd::kWidth, V = Simd::kVectorTile;
   static constexpr int kPer = Engine::kPerUnit;
-  static constexpr std::int64_t kUnits = kBlock / kPer;
+  static constexpr std::int64_t kUnits = kBlock / kPer, kLine = 64 / sizeof(T);
   // what is fetched while as much is worked on: enough for the time that memory takes, little of the nearest cache
   static constexpr std::int64_t kBytesAhead = 8192;
 
@@ -192,7 +192,7 @@ class Stream {
 #pragma GCC unroll 16
     for (int i = 0; i < KvHeads; ++i) {
       const F key = load(keys[i] + unit * kPer);
-      __builtin_prefetch(keys[i] + unit * kPer + shift);
+      __builtin_prefetch(keys[i] + unit * kPer + shift, 0, kOnce);
 #pragma GCC unroll 16
       for (int row = i * Group; row < (i + 1) * Group; ++row)
         lanes[row] = Engine::dot(lanes[row], key, Simd::load(queries + row * W));
@@ -248,7 +248,7 @@ class Stream {
                           value(places[2 * kPer - 1], shift)};
       const float* weights = weights_ + unit * rows_ + row + i * Group;
       for (int token = 0; token < 2 * kPer; ++token)
-        for (std::int64_t d = 0; d < dim_; d += 64 / std::int64_t(sizeof(T))) __builtin_prefetch(ahead[token] + shift + d);
+        for (std::int64_t d = 0; d < dim_; d += kLine) __builtin_prefetch(ahead[token] + shift + d, 0, kOnce);
       std::int64_t d = 0;
       for (; d + V * W <= dim_; d += V * W) mix_part<Group, V>(from, weights, row + i * Group, d);
       for (; d < dim_; d += W) mix_part<Group, 1>(from, weights, row + i * Group, d);

@@ -37,16 +37,16 @@ struct Ahead {
   std::int64_t step;
 };
 
-// What is fetched with each pair: all of one, or a line, into the first cache or into the second.
+// What is fetched with each pair: all of one, or a line, into the first cache alone or into the second.
 enum Fetch { kPair, kLine, kFarLine };
 
 template <Fetch Where, class Weights>
 inline void fetch(Ahead& ahead) {
   if constexpr (Where == kPair)
     for (std::int64_t at = 0; at < Weights::kPairs * Weights::kPairBytes; at += kCacheLine)
-      __builtin_prefetch(ahead.at + at);
+      __builtin_prefetch(ahead.at + at, 0, kOnce);
   for (std::int64_t pair = 0; pair < Weights::kPairs; ++pair, ahead.at += ahead.step)
-    if constexpr (Where != kPair) __builtin_prefetch(ahead.at, 0, Where == kLine ? 3 : 2);
+    if constexpr (Where != kPair) __builtin_prefetch(ahead.at, 0, Where == kLine ? kOnce : kFar);
 }
 
 // Pairs `first` to `last` of R rows. Vectors of W pairs are turned as squares; each is stored whole, and what it leaves

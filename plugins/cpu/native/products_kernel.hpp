@@ -40,6 +40,7 @@ struct Tile {
 struct Pass {
   std::int64_t first_row, begin, end, lines;
   const std::uint8_t* ahead;
+  bool is_soon;  // what is fetched is used before it leaves the first cache, and then no more
   float* held;  // sums from one chunk of parts to the next
 };
 
@@ -94,7 +95,8 @@ void run(const Tile& tile, const Pass& pass) {
     for (int v = 0; v < kVectors; ++v)
       sums[r][v] = pass.begin == 0 ? Simd::zero() : Simd::load(pass.held + r * kTileOutputs + v * Simd::kWidth);
   for (std::int64_t part = pass.begin; part < pass.end; ++part) {
-    for (std::int64_t line = 0; line < pass.lines; ++line, ahead += kLine) __builtin_prefetch(ahead);
+    for (std::int64_t line = 0; line < pass.lines; ++line, ahead += kLine)
+      pass.is_soon ? __builtin_prefetch(ahead, 0, kOnce) : __builtin_prefetch(ahead);
     const std::int64_t at = pass.first_row * rounded.parts + part * R;
     F dots[R][kVectors];
     Engine::dot<R, Bits>(tile.args.weight + part * kPartBytes<Bits>, rounded.levels + at * kPart, rounded.less + at,
@@ -129,7 +131,8 @@ void multiply_tile(const Tile& tile, std::int64_t first_block, std::int64_t last
     for (std::int64_t i = 0; i < blocks; ++i) {
       const std::int64_t fetched = kLines * i / blocks, lines = kLines * (i + 1) / blocks - fetched;
       const std::int64_t first_row = rounded.first_row(first_block + i);
-      const Pass pass{first_row, begin, end, lines, behind + fetched * (end - begin) * kLine, held[is_chunked ? i : 0]};
+      const std::uint8_t* ahead = behind + fetched * (end - begin) * kLine;
+      const Pass pass{first_row, begin, end, lines, ahead, is_chunked || blocks == 1, held[is_chunked ? i : 0]};
       run_rows<Bits, S>(rounded.size(first_block + i), tile, pass);
     }
   }
