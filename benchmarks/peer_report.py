@@ -16,6 +16,8 @@ OURS = "anychip"
 Measured = Mapping[str, Sequence[BenchResult]]
 #: of one side, by figure: what the machine allowed in each of these rounds
 Bounds = Mapping[str, Sequence[float]]
+#: of all sides, by figure: what one and the same machine would allow them
+Even = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Row:
         best_peer: None: no peer has the figure.
         ratio: how much better ours is than the best peer's, above 1 better.
         of_limit: the share of what the machine allowed, where that is known; a median, too.
+        even_ratio: the ratio if every side had its share of what one and the same machine allows.
     """
 
     figure: str
@@ -60,6 +63,7 @@ class Row:
     best_peer: str | None
     ratio: float | None
     of_limit: dict[str, float]
+    even_ratio: float | None
 
 
 def cells(workloads: Sequence[str], concurrency: Sequence[int]) -> list[Cell]:
@@ -93,22 +97,32 @@ def limits(machine: roofline.Machine, costs: roofline.Costs, concurrency: Sequen
 
 
 def compare(
-    sides: Mapping[str, Measured], compared: Sequence[Cell], bounds: Mapping[str, Bounds] | None = None
+    sides: Mapping[str, Measured],
+    compared: Sequence[Cell],
+    bounds: Mapping[str, Bounds] | None = None,
+    even: Even | None = None,
 ) -> list[Row]:
     bounds, rows = bounds or {}, []
     for cell in compared:
         values = {name: found for name, measured in sides.items() if (found := cell.values(measured))}
         medians = {name: statistics.median(found) for name, found in values.items()}
-        best = _best_peer(cell, medians)
-        ratio = cell.gain(medians[OURS], medians[best]) if best is not None and OURS in medians else None
+        best, ratio = _against_best(cell, medians)
         shares = {
             name: statistics.median(map(cell.gain, found, bounds[name][cell.title]))
             for name, found in values.items()
             if cell.title in bounds.get(name, {})
         }
         rounds = {name: len(found) for name, found in values.items()}
-        rows.append(Row(cell.title, medians, rounds, best, ratio, shares))
+        allowed = {name: even[name][cell.title] for name in shares} if even else {}
+        evened = {name: bound * shares[name] ** (1 if cell.is_rate else -1) for name, bound in allowed.items()}
+        rows.append(Row(cell.title, medians, rounds, best, ratio, shares, _against_best(cell, evened)[1]))
     return rows
+
+
+def _against_best(cell: Cell, values: Mapping[str, float]) -> tuple[str | None, float | None]:
+    """The best peer, and how much better ours is."""
+    best = _best_peer(cell, values)
+    return best, None if best is None or OURS not in values else cell.gain(values[OURS], values[best])
 
 
 def contends(name: str, workload: str, sides: Mapping[str, Measured], compared: Sequence[Cell], within: float) -> bool:
@@ -130,14 +144,18 @@ def _best_peer(cell: Cell, medians: Mapping[str, float]) -> str | None:
 
 
 def table(rows: Sequence[Row], names: Sequence[str]) -> str:
-    """Each figure with the share of the machine's limit, then ours / best peer: above 1 ours is better."""
+    """Each figure with the share of the machine's limit, then ours / best peer: above 1 ours is better.
+
+    The second ratio, where there is one, is that on an even machine.
+    """
     heads = {name: max(18, len(name) + 2) for name in names}
     width = max(len(row.figure) for row in rows)
-    lines = [" " * width + "".join(f"{name:>{heads[name]}}" for name in names) + "   ratio"]
+    lines = [" " * width + "".join(f"{name:>{heads[name]}}" for name in names) + "   ratio, even"]
     for row in rows:
         line = f"{row.figure:{width}}"
         for name in names:
             text = f"{row.medians[name]:.3f}" if name in row.medians else "-"
             line += f"{text + (f' ({row.of_limit[name]:4.0%})' if name in row.of_limit else ''):>{heads[name]}}"
-        lines.append(line + (f"   {row.ratio:.2f} ({row.best_peer})" if row.ratio is not None else ""))
+        even = f"{row.even_ratio:7.2f}" if row.even_ratio is not None else ""
+        lines.append(line + (f"   {row.ratio:.2f}{even} ({row.best_peer})" if row.ratio is not None else ""))
     return "\n".join(lines)

@@ -32,7 +32,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -154,7 +154,7 @@ class Comparison:
 
 
 def costs_of(recipe: Recipe, weight_bytes: float | None = None) -> roofline.Costs:
-    """What the model asks for with weights as the plan has them, or with so many bytes of them."""
+    """What the model asks for, with weights as the plan has them or with so many bytes of them."""
     plan = make_plan(recipe)
     config, itemsize = plan.model.config, plan.model.dtype.value.itemsize
     embedding = config.vocab_size * config.hidden_size
@@ -169,14 +169,20 @@ def costs_of(recipe: Recipe, weight_bytes: float | None = None) -> roofline.Cost
     )
 
 
-def bounds_of(done: Comparison, recipe: Recipe, concurrency: Sequence[int]) -> dict[str, Bounds]:
-    """What the machine allowed each side: ours with its weights as it holds them, others as their files do."""
-    others, ours = costs_of(recipe), costs_of(recipe, done.weight_bytes or None)
+def costs_by_side(done: Comparison, recipe: Recipe) -> dict[str, roofline.Costs]:
+    """Ours with its weights as it holds them, others as their files do."""
+    found = dict.fromkeys(done.results, costs_of(recipe))
+    if OURS in found:
+        found[OURS] = costs_of(recipe, done.weight_bytes)
+    return found
+
+
+def bounds_of(done: Comparison, costs: Mapping[str, roofline.Costs], concurrency: Sequence[int]) -> dict[str, Bounds]:
+    """What the machine allowed each side in each round."""
     found: dict[str, dict[str, list[float]]] = {}
     for name, by_load in done.around.items():
-        costs = ours if name == OURS else others
         for load, machines in by_load.items():
-            allowed = [limits(machine, costs, concurrency) for machine in machines]
+            allowed = [limits(machine, costs[name], concurrency) for machine in machines]
             titles = [cell.title for cell in done.compared if cell.workload == load and cell.title in allowed[0]]
             found.setdefault(name, {}).update({title: [one[title] for one in allowed] for title in titles})
     return found
@@ -317,8 +323,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     done = Comparison({load: loads[load] for load in options.workloads}, compared, options.within)
 
     def report() -> None:
-        bounds = bounds_of(done, checked, options.concurrency)
-        rows = compare(done.results, compared, bounds)
+        costs = costs_by_side(done, checked)
+        bounds = bounds_of(done, costs, options.concurrency)
+        even = {name: limits(done.machine, one, options.concurrency) for name, one in costs.items()}
+        rows = compare(done.results, compared, bounds, even)
         tell(done, rows, options)
         if options.output:
             text = json.dumps(document(done, rows, bounds, recipe), indent=1)

@@ -39,11 +39,11 @@ def roofline(peers):
     return sys.modules["roofline"]
 
 
-def result(**figures):
-    """A workload's result at 4 streams with these figures' medians; the others are not there."""
+def result(streams=4, **figures):
+    """A workload's result at so many streams with these figures' medians; the others are not there."""
     names = ("ttft_p50_s", "tpot_p50_s", "output_tok_s", "ttft_first_wave_s", "ttft_later_s")
     spreads = {name: SimpleNamespace(median=figures[name]) if name in figures else None for name in names}
-    level = SimpleNamespace(level=SimpleNamespace(value=4), figures=SimpleNamespace(**spreads))
+    level = SimpleNamespace(level=SimpleNamespace(value=streams), figures=SimpleNamespace(**spreads))
     return SimpleNamespace(levels=[level], is_valid=True, failures=(), wall_s=1.0)
 
 
@@ -76,6 +76,21 @@ def test_a_share_is_of_what_the_machine_allowed_in_the_same_round(report):
     bounds = {"peer": {"W2 4 at once, tok/s": [20.0, 50.0, 25.0]}}
     rows = report.compare({"peer": {"w2": rounds}}, report.cells(["w2"], [4]), bounds)
     assert rows[0].of_limit == {"peer": 0.8}
+
+
+def test_an_even_ratio_gives_every_side_its_share_of_one_machine(report):
+    """Ours had twice the memory's speed; on one machine it would be as fast as the peer but for its fewer bytes."""
+    sides = {
+        "anychip": {"w1": [result(1, tpot_p50_s=0.02)], "w3": [result(output_tok_s=30.0)]},
+        "peer": {"w1": [result(1, tpot_p50_s=0.04)], "w3": [result(output_tok_s=15.0)]},
+    }
+    token, rate = "W1 time per token, s", "W3 tok/s"
+    bounds = {"anychip": {token: [0.01], rate: [60.0]}, "peer": {token: [0.02], rate: [30.0]}}
+    even = {"anychip": {token: 0.015, rate: 40.0}, "peer": {token: 0.02, rate: 30.0}}
+    rows = {row.figure: row for row in report.compare(sides, report.cells(["w1", "w3"], [4]), bounds, even)}
+    assert (rows[token].ratio, rows[rate].ratio) == (2.0, 2.0)
+    assert rows[token].even_ratio == pytest.approx(4 / 3)
+    assert rows[rate].even_ratio == pytest.approx(4 / 3)
 
 
 def test_without_peers_there_is_no_ratio(report):
@@ -192,8 +207,9 @@ def test_ours_is_held_to_the_bytes_that_its_weights_take(peers, report, roofline
     recipe = peers.Recipe.model_validate(peers.our_recipe(str(folder), "none", 1))
     slow_memory = roofline.Machine(bytes_per_s=1.0, flops_per_s=1e9, int8_ops_per_s=1e9)
     done.around = {name: {"w3": [slow_memory]} for name in ("anychip", "peer")}
+    done.results = {name: {"w3": [result(output_tok_s=1.0)]} for name in done.around}
     done.weight_bytes = 0.75 * peers.make_plan(recipe).memory.weights
-    bounds = peers.bounds_of(done, recipe, [4])
+    bounds = peers.bounds_of(done, peers.costs_by_side(done, recipe), [4])
     assert bounds["anychip"]["W3 tok/s"][0] > bounds["peer"]["W3 tok/s"][0]
 
 
