@@ -24,6 +24,7 @@ from anychip_cpu.kernels.attention import NativeAttention, PagedAttention
 from anychip_cpu.kernels.drawing import Drawing
 from anychip_cpu.kernels.rows import Rows
 from anychip_sdk.ops import apply_logit_bias
+from anychip_sdk.ops.quantized import BLOCK
 from anychip_sdk.registry import KernelFunction, Need, Registrar, multiple_of, one_of
 
 FLOATS = (torch.bfloat16, torch.float32, torch.float16)
@@ -46,10 +47,10 @@ def register(registry: Registrar) -> None:
     registry.register("paged_attention", attention, dtypes=FLOATS, requires=_needs(library), name="native")
     registry.register("paged_attention", gathered, dtypes=FLOATS, name="gathered_flash")
     products = quantized.Products(loaded)
-    needs = {**_absence(library), "group_size": multiple_of(quantized.BLOCK)}
+    needs = {**_absence(library), "group_size": multiple_of(BLOCK)}
     for name in quantized.OPS:
         kernel = getattr(products, name)
-        blocks_need = {} if name == "linear_int4" else {"block": one_of(quantized.BLOCK)}
+        blocks_need = {} if name == "linear_int4" else {"block": one_of(BLOCK)}
         registry.register(
             name, kernel, dtypes=FLOATS, requires={**needs, **blocks_need}, prepares_weight=True, name="native"
         )

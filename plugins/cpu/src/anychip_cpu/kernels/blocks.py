@@ -86,7 +86,8 @@ def _prepare(
     angles = batch.once(f"cpu.angles {turn.table.data_ptr()}", lambda: rope.angles(*turn))
     q_norm, k_norm, _ = norms.weights
     weights = None if q_norm is None or k_norm is None else rope.Norms(heads, q_norm, k_norm, norms.eps)
-    q, k = rope.turned(both, angles, weights).split((heads, kv_heads), dim=1)
+    parts: tuple[torch.Tensor, ...] = rope.turned(both, angles, weights).split((heads, kv_heads), dim=1)
+    q, k = parts
     kv_write(k, v, *caches, slots)
     return q
 

@@ -145,7 +145,8 @@ class Rows:
             slots: where each token's go.
         """
         k_cache, v_cache = caches
-        q, k, v = qkv.split((heads, k_cache.shape[2], k_cache.shape[2]), dim=1)
+        parts: tuple[torch.Tensor, ...] = qkv.split((heads, k_cache.shape[2], k_cache.shape[2]), dim=1)
+        q, k, v = parts
         q_norm, k_norm, _ = norms.weights
         keys, values = row_args.written(k, k_cache, k_norm, is_turned=1), row_args.written(v, v_cache)
         self._heads((row_args.turned(q, q, q_norm), keys, values), q, norms.eps, turn, slots, k_cache)
