@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+MEMORY_NEAR = 0.15  #: figures hold while memory is at most so much faster or slower than when they were measured
 COMPILED = "compiled "  #: begins the name of what a backend's compiler makes of a whole graph, as of one kernel
 
 
@@ -33,6 +34,15 @@ class KernelSpeed:
     scores_per_s: float | None = None
     attention_flops_per_s: float | None = None
     moved_bytes_per_s: float | None = None
+
+    def reading(self, faster: float) -> KernelSpeed:
+        """The same where weights, keys and values are read so many times as fast."""
+        weights, kv = self.weight_bytes_per_s, self.kv_bytes_per_s
+        return replace(
+            self,
+            weight_bytes_per_s=None if weights is None else weights * faster,
+            kv_bytes_per_s=None if kv is None else kv * faster,
+        )
 
     def products_s(self, work: Work) -> float:
         """Reading weights and multiplying with them."""
@@ -65,6 +75,7 @@ class Speeds:
         request_s: and for each request in it.
         compiled_ops: ops that the backend's compiler takes; a graph of no others runs as a whole, and so fast.
         compiled_tokens: in steps of so many tokens at most.
+        memory_bytes_per_s: how fast the device copied within its memory when they were measured; None: nobody looked.
     """
 
     source: str
@@ -74,9 +85,31 @@ class Speeds:
     request_s: float = 0.0
     compiled_ops: tuple[str, ...] = ()
     compiled_tokens: int = 0
+    memory_bytes_per_s: float | None = None
+
+    @property
+    def told(self) -> str:
+        """Where they come from, and from when."""
+        if self.memory_bytes_per_s is None:
+            return self.source
+        return f"{self.source}, while memory copied {self.memory_bytes_per_s / 1e9:.0f} GB/s"
 
     def of(self, kernel: str) -> KernelSpeed | None:
         return self.kernels.get(kernel, self.others)
+
+    def at(self, memory_bytes_per_s: float) -> Speeds:
+        """As they are while memory is a little faster or slower: what is read from it is read so much faster."""
+        if self.memory_bytes_per_s is None:
+            return self
+        faster = memory_bytes_per_s / self.memory_bytes_per_s
+        kernels = {name: speed.reading(faster) for name, speed in self.kernels.items()}
+        return replace(self, kernels=kernels, memory_bytes_per_s=memory_bytes_per_s)
+
+    def hold_at(self, memory_bytes_per_s: float | None) -> bool:
+        """Whether they were measured while memory was about as fast as that."""
+        if self.memory_bytes_per_s is None or memory_bytes_per_s is None:
+            return True
+        return abs(memory_bytes_per_s / self.memory_bytes_per_s - 1.0) <= MEMORY_NEAR
 
 
 def kernel_name(op: str, provider: str, kernel: str, held: str) -> str:
@@ -88,4 +121,4 @@ def _time(amount: float, per_s: float | None) -> float:
     return 0.0 if per_s is None else amount / per_s
 
 
-__all__ = ["COMPILED", "KernelSpeed", "Speeds", "Work", "kernel_name"]
+__all__ = ["COMPILED", "MEMORY_NEAR", "KernelSpeed", "Speeds", "Work", "kernel_name"]

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from anychip.engine import measure as measuring
+from anychip.engine import memory_speed
 from anychip.engine.random_model import load_random, plan_random
 from anychip.engine.rehearsal import Rehearsal
 from anychip.plan.costs import Step, costs_of
@@ -61,7 +62,24 @@ def test_nothing_is_left_behind(model):
     assert (stats["running"], stats["waiting"], stats["pages_free"]) == (0, 0, stats["pages_total"])
 
 
-def test_every_kernel_of_a_plan_is_measured(backend, monkeypatch):
+def test_a_rehearsal_that_is_left_leaves_nothing_behind(model):
+    rehearsal = Rehearsal(model)
+    steps = rehearsal.time(Step(2, 100), 5)
+    next(steps)
+    steps.close()
+    assert not rehearsal.core.has_work
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    """How fast memory is, as a list that is worked off; 10 GB/s when it is empty."""
+    looks = []
+    monkeypatch.setattr(memory_speed, "COPIED_BYTES", 1024)
+    monkeypatch.setattr(memory_speed.MemoryClock, "bytes_per_s", lambda _: looks.pop(0) if looks else 1e10)
+    return looks
+
+
+def test_every_kernel_of_a_plan_is_measured(backend, memory, monkeypatch):
     few = (Step(1, 16), Step(2, 16), Step(0, prompt=32))
     raw = {**RAW, "num_hidden_layers": 1}
     monkeypatch.setattr(measuring, "SHAPES", {"narrow": raw, "wide": {**raw, "hidden_size": 128}})
@@ -72,8 +90,9 @@ def test_every_kernel_of_a_plan_is_measured(backend, monkeypatch):
     monkeypatch.setattr(measuring, "DECODES", (0, 2))
     monkeypatch.setattr(measuring, "PROMPTS", (0, 2))
     said = []
-    speeds = measuring.measure(backend, backend.probe()[0], None, said.append)
+    [speeds] = measuring.measure(backend, backend.probe()[0], None, said.append)
     assert speeds.source.startswith("measured on this machine, 20")
+    assert speeds.memory_bytes_per_s == 1e10
     assert said[:2] == ["narrow, float32, all fusions", "wide, float32, all fusions"]
     assert {text.split(", ")[1] for text in said} == {"float32", "int8"}
     plan = plan_random(RAW, RECIPE, backend, backend.probe()[0])
@@ -99,14 +118,26 @@ def compiler(monkeypatch):
     return compiled
 
 
-def test_a_compiled_graph_is_measured_as_one_kernel_where_it_runs(backend, compiler, monkeypatch):
+def test_steps_are_run_again_that_memory_was_too_fast_for(backend, memory, monkeypatch):
+    monkeypatch.setattr(measuring, "SHAPES", {"narrow": {**RAW, "num_hidden_layers": 1}})
+    monkeypatch.setattr(measuring, "STEPS", {"narrow": (Step(1, 16), Step(2, 16), Step(3, 16))})
+    monkeypatch.setattr(measuring, "QUANTIZATIONS", ("none",))
+    monkeypatch.setattr(measuring, "POLICIES", {"all fusions": "auto"})
+    memory += [2e10, 2e10]  # beside the first step
+    said = []
+    [speeds] = measuring.measure(backend, backend.probe()[0], None, said.append)
+    assert said == ["narrow, float32, all fusions"] * 2
+    assert speeds.memory_bytes_per_s == 1e10
+
+
+def test_a_compiled_graph_is_measured_as_one_kernel_where_it_runs(backend, memory, compiler, monkeypatch):
     few = (Step(1, 16), Step(2, 16), Step(3, 16), Step(0, prompt=32))
     monkeypatch.setattr(measuring, "SHAPES", {"narrow": {**RAW, "num_hidden_layers": 1}})
     monkeypatch.setattr(measuring, "STEPS", {"narrow": few})
     monkeypatch.setattr(measuring, "CHUNK", 32)
     monkeypatch.setattr(measuring, "QUANTIZATIONS", ("none",))
     monkeypatch.setattr(measuring, "POLICIES", {"all fusions": "auto"})
-    speeds = measuring.measure(backend, backend.probe()[0], None, lambda _: None)
+    [speeds] = measuring.measure(backend, backend.probe()[0], None, lambda _: None)
     assert set(compiler) == {1, 2}
     assert speeds.compiled_tokens == 2
     assert {"mha", "ffn", "lm_head"} <= set(speeds.compiled_ops)
@@ -118,4 +149,4 @@ def test_integers_on_the_references_are_left_out(monkeypatch):
     monkeypatch.setattr(measuring, "SHAPES", {"narrow": RAW, "wide": RAW})
     backend = stub_backend(kernels=references("linear_int8", "linear_int4"), dtypes=(torch.float32,))
     runs = measuring._runs(backend, backend.probe()[0], None)
-    assert {what.split(", ")[1] for what, _, _ in runs} == {"float32"}
+    assert {run.what.split(", ")[1] for run in runs} == {"float32"}

@@ -41,6 +41,17 @@ def test_fusions_change_neither_weights_nor_products_nor_attention(policies):
     assert found.attention_flops_per_pair == 4 * LAYERS * Q
 
 
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+def test_matrices_and_what_goes_through_them_are_the_same_whichever_ops_share_a_kernel(quantization):
+    blocks, parts = (planned(policies, quantization) for policies in ("auto", ["qkv_proj", "gate_up_proj"]))
+    found = together(parts)
+    assert found.matrices == 4 * LAYERS + 1
+    through = LAYERS * (HIDDEN + Q + 2 * KV + Q + HIDDEN + HIDDEN + 2 * INNER + INNER + HIDDEN) + HIDDEN + VOCAB
+    assert found.matrix_bytes_per_row == 2 * through
+    assert together(blocks).by_matrix == found.by_matrix
+    assert together(blocks).calls < found.calls
+
+
 def test_activations_are_counted_where_they_are_written_and_read():
     plan = planned([], kind="llama")
     uses = work_of(plan.graph, plan.model.config, torch.bfloat16, torch.bfloat16)

@@ -1,6 +1,7 @@
 """What a plan says of its costs. Knows plans; measures nothing."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -79,10 +80,26 @@ def test_predictions_cover_requests_and_contexts_that_the_plan_allows():
     assert all(one["seconds"] > 0 for one in saved[None])
 
 
+def test_times_while_memory_is_faster_are_told_beside_the_others():
+    rates = replace(RATES, weight_bytes_per_s=2e11)
+    slow, fast = replace(SHEET, memory_bytes_per_s=2e10), replace(SHEET, others=rates, memory_bytes_per_s=4e10)
+    few = Speeds("a kernel", {"add": RATES}, memory_bytes_per_s=8e10)
+    plan, found = priced(Known(slow, faster=(fast, few)))
+    costs = as_json(plan, found)["costs"]
+    [faster] = costs["faster"]
+    assert faster["memory_bytes_per_s"] == 4e10
+    assert faster["decodes"][0]["seconds"] == found.costs.seconds(fast, Step(1, 256)).total
+    assert faster["decodes"][0]["seconds"] < costs["decodes"][0]["seconds"]
+    text = as_text(plan, found)
+    assert "a data sheet, while memory copied 20 GB/s" in text
+    rates = [1 / found.costs.seconds(speeds, Step(1, 256)).total for speeds in (slow, fast)]
+    assert f"{rates[0]:>8.1f}, {rates[1]:>8.1f} tok/s" in text
+
+
 def test_without_speeds_bytes_and_flops_are_told_and_the_reason():
     plan, found = priced(Known(None, "nobody measured it"))
     costs = as_json(plan, found)["costs"]
-    assert costs["speeds"] == {"source": None, "reason": "nobody measured it"}
+    assert costs["speeds"] == {"source": None, "memory_bytes_per_s": None, "reason": "nobody measured it"}
     assert costs["decodes"] == costs["prompts"] == []
     assert costs["kv_bytes_per_token"] == plan.memory.kv_bytes_per_token
     assert "none: nobody measured it" in as_text(plan, found)

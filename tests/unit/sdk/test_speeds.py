@@ -1,6 +1,8 @@
 """Times follow from work and rates. Knows numbers."""
 
-from anychip_sdk.speeds import KernelSpeed, Speeds, Work, kernel_name
+import pytest
+
+from anychip_sdk.speeds import MEMORY_NEAR, KernelSpeed, Speeds, Work, kernel_name
 
 READING = KernelSpeed(weight_bytes_per_s=10.0, flops_per_s=100.0, exposed=0.5)
 
@@ -27,3 +29,20 @@ def test_a_kernel_without_figures_of_its_own_has_those_of_the_others():
     assert Speeds("sheet", {name: READING}).of(name) is READING
     assert Speeds("sheet", {name: READING}).of("add acme/add int8") is None
     assert Speeds("sheet", others=READING).of(name) is READING
+
+
+def test_speeds_hold_while_memory_is_about_as_fast():
+    speeds = Speeds("measured", memory_bytes_per_s=20e9)
+    assert speeds.told == "measured, while memory copied 20 GB/s"
+    assert speeds.hold_at(20e9 * (1 + 0.9 * MEMORY_NEAR))
+    assert not speeds.hold_at(20e9 * (1 - 1.1 * MEMORY_NEAR))
+    assert Speeds("sheet").hold_at(1.0)
+    assert Speeds("sheet").told == "sheet"
+
+
+def test_what_is_read_is_read_faster_from_faster_memory():
+    speeds = Speeds("measured", {"linear": KernelSpeed(1.0, 10.0, 100.0, kv_bytes_per_s=20.0)}, memory_bytes_per_s=20e9)
+    faster = speeds.at(22e9)
+    assert faster.memory_bytes_per_s == 22e9
+    assert faster.kernels["linear"] == KernelSpeed(1.0, pytest.approx(11.0), 100.0, kv_bytes_per_s=pytest.approx(22.0))
+    assert Speeds("sheet", others=READING).at(22e9).others is READING

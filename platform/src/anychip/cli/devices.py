@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,17 +71,21 @@ def _measure(name: str, threads: int | None, output: Output) -> None:
         os.execve(sys.executable, command, {**os.environ, **missing})
     device = backend.find_device(None)
     console = progress_console()
-    speeds = measure(backend, device, threads, lambda what: console.print(what, markup=False, highlight=False))
-    path = keep(speeds, Subject(backend, device, threads, library))
-    emit({"device": device.name, "path": str(path), **asdict(speeds)}, output, text=_speeds_text(speeds, path))
+    measured = measure(backend, device, threads, lambda what: console.print(what, markup=False, highlight=False))
+    path = keep(measured, Subject(backend, device, threads, library))
+    found = [asdict(speeds) for speeds in measured]
+    emit({"device": device.name, "path": str(path), "speeds": found}, output, text=_speeds_text(measured, path))
 
 
-def _speeds_text(speeds: Speeds, path: Path) -> RenderableType:
+def _speeds_text(measured: Sequence[Speeds], path: Path) -> RenderableType:
     from rich.console import Group
 
-    rows = [(name, *_rates(speed)) for name, speed in speeds.kernels.items()]
-    engine = f"the engine: {1e6 * speeds.step_s:.0f} us a step and {1e6 * speeds.request_s:.1f} us a request in it"
-    return Group(table(_RATES, rows), engine, f"{speeds.source}, kept in {path}")
+    parts: list[RenderableType] = []
+    for speeds in measured:
+        rows = [(name, *_rates(speed)) for name, speed in speeds.kernels.items()]
+        engine = f"the engine: {1e6 * speeds.step_s:.0f} us a step and {1e6 * speeds.request_s:.1f} us a request in it"
+        parts += [table(_RATES, rows), engine, speeds.told]
+    return Group(*parts, f"kept in {path}")
 
 
 def _rates(speed: KernelSpeed) -> tuple[str, ...]:

@@ -21,6 +21,12 @@ class Sample(NamedTuple):
     work: Work
     seconds: float
 
+    def reading(self, more: float) -> Sample:
+        """As if so many times as much had been read from memory in that time."""
+        work = self.work
+        more_work = replace(work, weight_bytes=round(more * work.weight_bytes), kv_bytes=round(more * work.kv_bytes))
+        return Sample(more_work, self.seconds)
+
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -58,13 +64,13 @@ def _solve(samples: Sequence[Sample], before: KernelSpeed, *, products: bool) ->
 
 
 def _amounts(work: Work, before: KernelSpeed, *, products: bool) -> tuple[float, ...]:
-    """What each inverse rate is multiplied with; activations of products grow as their flops do and are left out."""
+    """What each inverse rate is multiplied with."""
     if not products:
         return work.calls, 0.0, 0.0, work.kv_bytes, work.scores, work.attention_flops, work.moved_bytes
     reads = work.weight_bytes * _inverse(before.weight_bytes_per_s) > work.flops * _inverse(before.flops_per_s)
     shares = (1.0, before.exposed) if reads else (before.exposed, 1.0)
     weights = shares[0] * work.weight_bytes, shares[1] * work.flops
-    return work.calls, *weights, work.kv_bytes, work.scores, work.attention_flops, 0.0
+    return work.calls, *weights, work.kv_bytes, work.scores, work.attention_flops, work.moved_bytes
 
 
 def _nonnegative(matrix: Array) -> list[float]:

@@ -2,6 +2,7 @@
 
 Two random models, one narrow and one wide, decode and read prompts with every fusion and with none, their weights in
 the device's first dtype and in 8 and 4 bits. Each kernel's time in a step is one sample; the engine's own is the rest.
+Steps are run again that were not seen while memory was as fast as it mostly was.
 """
 
 from __future__ import annotations
@@ -9,36 +10,37 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from typing import NamedTuple
 
-import numpy as np
-
-from anychip.engine.fit import Sample, fit
-from anychip.engine.kernel_clock import KernelClock, KernelId, WholeClock
+from anychip.engine.fit import Sample
+from anychip.engine.kernel_clock import KernelClock, KernelId
+from anychip.engine.memory_speed import MemoryClock
+from anychip.engine.observed import Beside, Observed, Seen
 from anychip.engine.random_model import load_random, plan_random
 from anychip.engine.rehearsal import Rehearsal, tokens_held
 from anychip.graph.codegen import generate
 from anychip.graph.fusions import ORDER
 from anychip.graph.quantize import WHOLE_BLOCKS
-from anychip.plan.costs import Costs, Step, costs_of, sum_of, work_in
+from anychip.plan.costs import Step, costs_of, sum_of, work_in
 from anychip.plan.plan import Plan
 from anychip_sdk.backend import Backend
 from anychip_sdk.device import Device, DeviceConfig, DeviceInfo
 from anychip_sdk.registry import dtype_name
-from anychip_sdk.speeds import COMPILED, Speeds, Work
+from anychip_sdk.speeds import Speeds
 
 CHUNK = 256  #: prompt tokens in a step
 DECODES = 2, 5  #: steps that only warm up, steps that count
 PROMPTS = 1, 2
-#: parallel work of both models; they differ in how much a kernel has to do between two calls
+PASSES = 3
+#: of both models; they differ in how much a kernel has to do between two calls, and one has norms of queries and keys
 _SHAPE = {
-    "architectures": ["Qwen3ForCausalLM"],
     "vocab_size": 16384,
     "max_position_embeddings": 4096,
     "tie_word_embeddings": False,
 }
 _NARROW = {
     **_SHAPE,
+    "architectures": ["LlamaForCausalLM"],
     "hidden_size": 512,
     "intermediate_size": 1408,
     "num_hidden_layers": 24,
@@ -48,6 +50,7 @@ _NARROW = {
 }
 _WIDE = {
     **_SHAPE,
+    "architectures": ["Qwen3ForCausalLM"],
     "hidden_size": 1536,
     "intermediate_size": 4096,
     "num_hidden_layers": 10,
@@ -66,24 +69,42 @@ POLICIES: Mapping[str, str | list[str]] = {
 SHAPES = {"narrow": _NARROW, "wide": _WIDE}
 STEPS = {"narrow": (*FEW, *LONG[:2]), "wide": (*FEW, *LONG)}
 
+WHOLE: KernelId = ("", "compiled")  #: a compiled graph among kernels
+
 Report = Callable[[str], None]  #: what is measured now
 
 
-def measure(backend: Backend, device: DeviceInfo, threads: int | None, report: Report) -> Speeds:
-    """The speeds of a device's kernels; takes some ten seconds and half a GiB."""
-    samples = _Samples()
+class _Planned(NamedTuple):
+    """A random model, in words, and the steps that it runs."""
+
+    what: str
+    plan: Plan
+    steps: Sequence[Step]
+
+
+def measure(backend: Backend, device: DeviceInfo, threads: int | None, report: Report) -> list[Speeds]:
+    """The speeds of a device's kernels, as fast as memory was; takes some ten seconds and half a GiB."""
+    observed = Observed()
     opened = backend.open(device, DeviceConfig(emulate=backend.emulated, threads=threads))
+    memory = MemoryClock(opened)
     try:
-        for what, plan, steps in _runs(backend, device, threads):
-            report(what)
-            _Run(plan, backend, opened, samples).time(steps)
+        for _ in range(PASSES):
+            for what, plan, steps in _runs(backend, device, threads):
+                lacking = [step for step in steps if observed.lacks((what, step))]
+                if lacking:
+                    report(what)
+                    run = _Run(plan, backend, opened)
+                    for step in lacking:
+                        observed.add((what, step), run.watch(step, memory))
+                    run.close()
     finally:
+        memory.close()
         opened.close()
-    return samples.speeds()
+    return observed.speeds()
 
 
-def _runs(backend: Backend, device: DeviceInfo, threads: int | None) -> Iterator[tuple[str, Plan, Sequence[Step]]]:
-    """What is run, in words, planned, and at which steps; nothing whose kernels have all been run."""
+def _runs(backend: Backend, device: DeviceInfo, threads: int | None) -> Iterator[_Planned]:
+    """What is run; nothing whose kernels have all been run."""
     known: set[str] = set()
     for quantization in QUANTIZATIONS:
         for fused, policies in POLICIES.items():
@@ -94,7 +115,7 @@ def _runs(backend: Backend, device: DeviceInfo, threads: int | None) -> Iterator
                 continue
             known |= kernels
             for shape, plan in plans.items():
-                yield f"{shape}, {_held(plan)}, {fused}", plan, STEPS[shape]
+                yield _Planned(f"{shape}, {_held(plan)}, {fused}", plan, STEPS[shape])
 
 
 def _on_references(plans: Iterable[Plan]) -> bool:
@@ -127,89 +148,86 @@ def _recipe(
 
 
 @dataclass
-class _Samples:
-    kernels: dict[str, list[Sample]] = field(default_factory=dict)
-    compiled_ops: set[str] = field(default_factory=set)
-    compiled_tokens: int = 0
-    #: of a step: 1, rows that are sampled, calls of kernels, seconds that no kernel took, seconds in all
-    steps: list[tuple[float, ...]] = field(default_factory=list)
+class _Watched:
+    """What the steps took that counted, and what kernels took in each of them."""
 
-    def add(self, kernel: str, work: Work, seconds: Sequence[float]) -> None:
-        self.kernels.setdefault(kernel, []).append(Sample(work, statistics.median(seconds)))
+    real: Step
+    steps_s: list[float] = field(default_factory=list)
+    kernels_s: list[dict[KernelId, float]] = field(default_factory=list)
 
-    def speeds(self) -> Speeds:
-        """What lies between two kernels is counted as theirs, less what timing them took."""
-        steps = np.array(self.steps)
-        relative = steps[:, :-1] / steps[:, -1:]
-        engine = np.linalg.lstsq(relative[:, :-1], relative[:, -1], rcond=None)[0]
-        step_s, request_s = (max(0.0, float(seconds)) for seconds in engine[:2])
-        fitted = {kernel: fit(found) for kernel, found in self.kernels.items()}
-        for kernel, speed in fitted.items():
-            if not kernel.startswith(COMPILED):
-                fitted[kernel] = replace(speed, call_s=max(0.0, speed.call_s + float(engine[2])))
-        today = datetime.now(timezone.utc).isoformat(timespec="minutes")
-        compiled = tuple(sorted(self.compiled_ops)), self.compiled_tokens
-        return Speeds(f"measured on this machine, {today}", fitted, None, step_s, request_s, *compiled)
+    def of(self, kernel: KernelId) -> float:
+        return statistics.median(taken_s[kernel] for taken_s in self.kernels_s)
+
+    def beside(self, calls: int, clock_s: float) -> Beside:
+        """What no kernel took, nor timing them."""
+        pairs = zip(self.steps_s, self.kernels_s, strict=True)
+        beside_s = statistics.median(step_s - sum(taken_s.values()) for step_s, taken_s in pairs) - calls * clock_s
+        return Beside(self.real.samples, calls, beside_s, statistics.median(self.steps_s))
 
 
 class _Run:
     """One random model on the device, each kernel timed; and as a whole, where the backend compiles it."""
 
-    def __init__(self, plan: Plan, backend: Backend, device: Device, samples: _Samples) -> None:
-        self._uses, self._samples = costs_of(plan).uses, samples
+    def __init__(self, plan: Plan, backend: Backend, device: Device) -> None:
+        self._costs = costs_of(plan)
         model = load_random(plan, backend, device)
         self._pool, self._whole = model.generated.pool, model.whole
-        if model.whole is not None:
-            self._compiled = Rehearsal(replace(model.generated, forward=model.whole))
         self._clock = KernelClock(plan, device)
         timed = generate(self._clock.plan.graph, model.values).forward
-        self._timed = Rehearsal(replace(model.generated, plan=self._clock.plan, forward=timed))
-        self._generated = Rehearsal(model.generated)
+        self._generated = Rehearsal(replace(model.generated, plan=self._clock.plan, forward=timed))
+        if model.whole is not None:
+            self._compiled = Rehearsal(replace(model.generated, plan=self._clock.plan, forward=model.whole))
 
-    def time(self, steps: Sequence[Step]) -> None:
-        for step in steps:
-            self._time_kernels(step)
-            if self._whole is not None:
-                self._time_whole(step, self._whole)
+    def watch(self, step: Step, memory: MemoryClock) -> Seen:
+        """Some steps like that."""
+        steady = memory.steadily(lambda: (self._by_kernel(step), self._as_a_whole(step)))
+        by_kernel, whole = steady.result
+        kernels, ops = self._samples(by_kernel), frozenset[str]()
+        beside = [by_kernel.beside(self._costs.together.calls, self._clock.own_s)]
+        if whole is not None:
+            kernels[self._costs.compiled_name] = Sample(self._costs.whole(whole.real), whole.of(WHOLE))
+            beside.append(whole.beside(0, 0.0))
+            ops = frozenset(self._costs.graph_ops)
+        return Seen(steady.memory_bytes_per_s, kernels, beside if step.decodes else (), step.tokens, ops)
+
+    def close(self) -> None:
         self._pool.close()
 
-    def _time_kernels(self, step: Step) -> None:
-        kernels: dict[KernelId, list[float]] = {}
+    def _by_kernel(self, step: Step) -> _Watched:
+        watched = _Watched(step)
+        for watched.real, step_s in self._counted(self._generated, step):
+            watched.steps_s.append(step_s)
+            watched.kernels_s.append(dict(self._clock.taken_s))
+        return watched
+
+    def _as_a_whole(self, step: Step) -> _Watched | None:
+        """None where the backend compiles nothing, or leaves such steps to the generated Python."""
+        if self._whole is None:
+            return None
+        watched = _Watched(step)
+        for watched.real, step_s in self._counted(self._compiled, step):
+            watched.steps_s.append(step_s)
+            watched.kernels_s.append({**self._clock.taken_s, WHOLE: self._whole.taken_s})
+        return None if self._whole.was_left else watched
+
+    def _counted(self, rehearsal: Rehearsal, step: Step) -> Iterator[tuple[Step, float]]:
         warm_up, repeats = DECODES if step.decodes else PROMPTS
         self._clock.taken_s.clear()
-        real = step
-        for number, (real, _) in enumerate(self._timed.time(step, warm_up + repeats)):  # noqa: B007
+        for number, (real, step_s) in enumerate(rehearsal.time(step, warm_up + repeats)):
             if number >= warm_up:
-                for key, of_kernel_s in self._clock.taken_s.items():
-                    kernels.setdefault(key, []).append(of_kernel_s)
+                yield real, step_s
             self._clock.taken_s.clear()
-        if step.decodes:
-            whole_s = statistics.median(
-                [taken_s for _, taken_s in self._generated.time(step, warm_up + repeats)][warm_up:]
-            )
-            calls = sum(asked.calls for asked in self._uses.values())
-            beside_s = whole_s - sum(map(statistics.median, kernels.values()))
-            self._samples.steps.append((1.0, step.samples, calls, beside_s, whole_s))
-        for (op, kernel), seconds in kernels.items():
-            uses = {use: asked for use, asked in self._uses.items() if use.kernel.startswith(f"{op} {kernel} ")}
-            names = {use.kernel for use in uses}
-            if len(names) == 1:  # else its time can't be told apart
-                work = sum_of(work_in(use, asked, real) for use, asked in uses.items())
-                self._samples.add(names.pop(), work, seconds)
 
-    def _time_whole(self, step: Step, clock: WholeClock) -> None:
-        warm_up, repeats = DECODES if step.decodes else PROMPTS
-        seconds = []
-        real = step
-        for number, (real, _) in enumerate(self._compiled.time(step, warm_up + repeats)):  # noqa: B007
-            if clock.was_left:
-                return
-            if number >= warm_up:
-                seconds.append(clock.taken_s)
-        costs = Costs(self._uses)
-        self._samples.add(costs.compiled_name, costs.whole(real), seconds)
-        self._samples.compiled_ops |= costs.graph_ops
-        self._samples.compiled_tokens = max(self._samples.compiled_tokens, step.tokens)
+    def _samples(self, watched: _Watched) -> dict[str, Sample]:
+        """Of each kernel whose time can be told: not that of one that holds weights in several dtypes."""
+        found: dict[str, Sample] = {}
+        for op, kernel in watched.kernels_s[0]:
+            uses = {use: asked for use, asked in self._costs.uses.items() if use.kernel.startswith(f"{op} {kernel} ")}
+            names = {use.kernel for use in uses}
+            if len(names) == 1:
+                work = sum_of(work_in(use, asked, watched.real) for use, asked in uses.items())
+                found[names.pop()] = Sample(work, watched.of((op, kernel)))
+        return found
 
 
 __all__ = ["measure"]

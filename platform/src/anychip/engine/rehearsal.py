@@ -45,9 +45,11 @@ class Rehearsal:
     def time(self, step: Step, count: int) -> Iterator[tuple[Step, float]]:
         """Steps like that, with the mean context that they really had, and their seconds."""
         steps = self._decodes(step, count) if step.decodes else (self._prompt(step) for _ in range(count))
-        yield from steps
-        self.core.fail_all("the rehearsal is over")
-        self.core.flush_cache()
+        try:
+            yield from steps
+        finally:
+            self.core.fail_all("the rehearsal is over")
+            self.core.flush_cache()
 
     def _decodes(self, step: Step, count: int) -> Iterator[tuple[Step, float]]:
         chunk = self._scheduler.chunked_prefill_size.value

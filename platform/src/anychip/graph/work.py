@@ -44,6 +44,8 @@ class Asked:
     scores_per_token: int = 0
     attention_flops_per_pair: int = 0  #: of a query and a key
     moved_bytes_per_row: int = 0
+    matrices: int = 0
+    matrix_bytes_per_row: int = 0  #: of activations that go into matrices and come out
 
     def __add__(self, other: Asked) -> Asked:
         return Asked(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
@@ -53,6 +55,11 @@ class Asked:
 
     def times(self, count: int) -> Asked:
         return Asked(*(getattr(self, one.name) * count for one in fields(self)))
+
+    @property
+    def by_matrix(self) -> Asked:
+        """Counted by matrix instead of by op: the same, whichever ops share a kernel."""
+        return replace(self, calls=self.matrices, moved_bytes_per_row=self.matrix_bytes_per_row)
 
 
 def work_of(
@@ -98,16 +105,20 @@ def _weights(model: ModelGraph, node: fx.Node, op: Op, dtype: torch.dtype) -> As
     if op.name in LOOKED_UP:
         return Asked()
     specs = [spec for _, spec in _given(model, node, op)]
+    matrices = [shape for shape in map(_matrix, specs) if shape]
     return Asked(
-        weight_bytes=sum(spec.elements * spec.itemsize(dtype) for spec in specs), parameters=sum(map(_factors, specs))
+        weight_bytes=sum(spec.elements * spec.itemsize(dtype) for spec in specs),
+        parameters=sum(map(math.prod, matrices)),
+        matrices=len(matrices),
+        matrix_bytes_per_row=sum(map(sum, matrices)) * dtype.itemsize,
     )
 
 
-def _factors(spec: WeightSpec) -> int:
-    """Elements that each row is multiplied with: a matrix's, whatever it is held in."""
+def _matrix(spec: WeightSpec) -> tuple[int, ...]:
+    """The shape of what each row is multiplied with, whatever it is held in; empty where that is no matrix."""
     if spec.quantized is None:
-        return spec.elements if len(spec.shape) == 2 else 0
-    return int(torch.Size(spec.quantized.shape).numel()) if spec.quantized.part.name == "weight" else 0
+        return tuple(spec.shape) if len(spec.shape) == 2 else ()
+    return tuple(spec.quantized.shape) if spec.quantized.part.name == "weight" else ()
 
 
 def _held(model: ModelGraph, node: fx.Node, op: Op, dtype: torch.dtype) -> torch.dtype:

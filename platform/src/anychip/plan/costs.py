@@ -101,7 +101,7 @@ class Costs:
 
     def whole(self, step: Step) -> Work:
         """What a step asks of the forward as one kernel."""
-        return sum_of(work_in(use, asked, step) for use, asked in self.uses.items() if use.op != CHOICE)
+        return sum_of(work_in(use, asked.by_matrix, step) for use, asked in self.uses.items() if use.op != CHOICE)
 
     def seconds(self, speeds: Speeds, step: Step) -> Seconds:
         """How long a step takes; kernels that the speeds say nothing of take no time."""

@@ -22,7 +22,8 @@ MODEL = (
     "A = attention_flops_per_pair x prompt's pairs of query and visible key / attention_flops_per_s, "
     "M = moved_bytes_per_row x rows / moved_bytes_per_s; a rate of null takes no time; rows are a step's tokens, or "
     "where sampled is true the rows whose logits are wanted; in a step of at most compiled_tokens all kernels but the "
-    "last are one, with the rates of compiled, where that is not null"
+    "last are one, with the rates of compiled, where that is not null, of matrices instead of calls and with "
+    "matrix_bytes_per_row instead of moved_bytes_per_row"
 )
 
 
@@ -31,7 +32,11 @@ def costs_json(plan: Plan, price: Price) -> dict[str, object]:
     speeds = usable(price)
     return {
         "model": MODEL,
-        "speeds": {"source": None if speeds is None else speeds.source, "reason": reason(price)},
+        "speeds": {
+            "source": None if speeds is None else speeds.source,
+            "memory_bytes_per_s": None if speeds is None else speeds.memory_bytes_per_s,
+            "reason": reason(price),
+        },
         "compiled": _compiled_json(price.costs, speeds),
         "compiled_tokens": 0 if speeds is None else speeds.compiled_tokens,
         "step_s": None if speeds is None else speeds.step_s,
@@ -42,6 +47,16 @@ def costs_json(plan: Plan, price: Price) -> dict[str, object]:
         "calls": price.costs.together.calls,
         "moved_bytes_per_token": price.costs.together.moved_bytes_per_row,
         "kernels": _kernels_json(price.costs, speeds),
+        **_predictions_json(plan, price, speeds),
+        "faster": [
+            {"source": one.source, "memory_bytes_per_s": one.memory_bytes_per_s, **_predictions_json(plan, price, one)}
+            for one in faster(price)
+        ],
+    }
+
+
+def _predictions_json(plan: Plan, price: Price, speeds: Speeds | None) -> dict[str, object]:
+    return {
         "decodes": [] if speeds is None else [_step_json(price.costs, speeds, step) for step in decodes(plan)],
         "prompts": [] if speeds is None else [_step_json(price.costs, speeds, step) for step in prompts(plan)],
         "fusions": [
@@ -85,9 +100,16 @@ def _saving_json(plan: Plan, costs: Costs, other: Costs, speeds: Speeds | None) 
 def usable(price: Price) -> Speeds | None:
     """The speeds, where they say something of each kernel."""
     speeds = price.known.speeds
-    if speeds is None or any(costs.unknown(speeds) for costs in (price.costs, *dict(_others(price)).values())):
-        return None
-    return speeds
+    return speeds if speeds is not None and _is_enough(price, speeds) else None
+
+
+def faster(price: Price) -> list[Speeds]:
+    """Those that say as much for times when memory is faster."""
+    return [speeds for speeds in price.known.faster if _is_enough(price, speeds)]
+
+
+def _is_enough(price: Price, speeds: Speeds) -> bool:
+    return not any(costs.unknown(speeds) for costs in (price.costs, *dict(_others(price)).values()))
 
 
 def reason(price: Price) -> str:
@@ -111,20 +133,24 @@ def costs_text(plan: Plan, price: Price) -> list[str]:
     ]
     if speeds is None:
         return [*lines, f"times        none: {reason(price)}", *_fusions_text(plan, price, None)]
-    lines.append(f"speeds       {speeds.source}")
-    sections = _decodes_text(plan, price.costs, speeds), _prompts_text(plan, price.costs, speeds)
+    lines.append(f"speeds       {speeds.told}")
+    sections = _decodes_text(plan, price, speeds), _prompts_text(plan, price.costs, speeds)
     return [*lines, *chain(*sections), *_fusions_text(plan, price, speeds)]
 
 
-def _decodes_text(plan: Plan, costs: Costs, speeds: Speeds) -> Iterator[str]:
+def _decodes_text(plan: Plan, price: Price, speeds: Speeds) -> Iterator[str]:
+    others = faster(price)
     yield "a decode step takes so many ms (products, attention, calls, engine), and makes so many tokens a second:"
     for step in decodes(plan):
-        seconds = costs.seconds(speeds, step)
+        seconds = price.costs.seconds(speeds, step)
         parts = ", ".join(f"{1e3 * part:.1f}" for part in seconds)
+        rates = [step.decodes / one.total for one in (seconds, *(price.costs.seconds(other, step) for other in others))]
         yield (
-            f"  {step.decodes:>3} at context {step.context:<6} {1e3 * seconds.total:>8.1f}  "
-            f"{'(' + parts + ')':<28} {step.decodes / seconds.total:>8.1f} tok/s"
+            f"  {step.decodes:>3} at context {step.context:<6} {1e3 * seconds.total:>8.1f}  {'(' + parts + ')':<28} "
+            f"{', '.join(f'{rate:>8.1f}' for rate in rates)} tok/s"
         )
+    for other in others:
+        yield f"  (the faster: {other.told})"
 
 
 def _prompts_text(plan: Plan, costs: Costs, speeds: Speeds) -> Iterator[str]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from anychip_sdk.backend import Backend
 from anychip_sdk.conformance.host import home
@@ -20,14 +21,31 @@ from anychip_sdk.device import DeviceInfo
 from anychip_sdk.errors import IntegrityFailed
 from anychip_sdk.speeds import KernelSpeed, Speeds
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class Known(NamedTuple):
-    """Speeds to reckon with, or why there are none."""
+    """Speeds to reckon with, or why there are none.
+
+    Attributes:
+        speeds: those while memory is slow, which one may count on.
+        reason: why there are none.
+        faster: those measured at times when memory was faster.
+    """
 
     speeds: Speeds | None
     reason: str = ""
+    faster: Sequence[Speeds] = ()
+
+    @property
+    def all(self) -> list[Speeds]:
+        return [] if self.speeds is None else [self.speeds, *self.faster]
+
+
+def known_of(measured: Sequence[Speeds]) -> Known:
+    """What was measured while memory was so fast and so fast."""
+    slowest, *faster = sorted(measured, key=lambda speeds: speeds.memory_bytes_per_s or 0.0)
+    return Known(slowest, faster=tuple(faster))
 
 
 @dataclass(frozen=True)
@@ -70,15 +88,24 @@ class Subject:
         return installed_digest(self.backend.distribution, self.backend.name) or "unknown"
 
 
-def keep(speeds: Speeds, subject: Subject) -> Path:
-    """Write down what was measured, in place of what was before."""
+def keep(measured: Sequence[Speeds], subject: Subject) -> Path:
+    """Write down what was measured, in place of what was before while memory was as fast."""
     path = subject.path
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    text = json.dumps({"schema_version": SCHEMA_VERSION, "of": subject.facts(), "speeds": asdict(speeds)}, indent=1)
+    speeds = [asdict(one) for one in (*measured, *_at_other_times(measured, subject))]
+    text = json.dumps({"schema_version": SCHEMA_VERSION, "of": subject.facts(), "speeds": speeds}, indent=1)
     part = path.with_suffix(".part")
     part.write_text(text + "\n", encoding="utf-8")
     part.replace(path)
     return path
+
+
+def _at_other_times(measured: Sequence[Speeds], subject: Subject) -> list[Speeds]:
+    """Of what is kept already: as it was while memory was not as fast as it was now."""
+    with suppress(IntegrityFailed):  # what is damaged is written anew
+        kept = _measured(subject).all
+        return [one for one in kept if not any(now.hold_at(one.memory_bytes_per_s) for now in measured)]
+    return []
 
 
 def find_speeds(subject: Subject) -> Known:
@@ -106,12 +133,15 @@ def _measured(subject: Subject) -> Known:
         differences = _differences(kept["of"], subject.facts())
         if differences:
             return Known(None, f"{name} was measured when {differences}: {command}")
-        kernels = {name: KernelSpeed(**one) for name, one in kept["speeds"].pop("kernels").items()}
-        compiled = tuple(kept["speeds"].pop("compiled_ops"))
-        return Known(Speeds(**kept["speeds"], kernels=kernels, compiled_ops=compiled))
+        return known_of([_speeds(one) for one in kept["speeds"]])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"{path} is damaged: {error}"
         raise IntegrityFailed(message, hint=command) from error
+
+
+def _speeds(kept: dict[str, Any]) -> Speeds:
+    kernels = {name: KernelSpeed(**one) for name, one in kept.pop("kernels").items()}
+    return Speeds(**{**kept, "kernels": kernels, "compiled_ops": tuple(kept["compiled_ops"])})
 
 
 def _differences(kept: Mapping[str, str], now: Mapping[str, str]) -> str:
@@ -119,4 +149,4 @@ def _differences(kept: Mapping[str, str], now: Mapping[str, str]) -> str:
     return ", ".join(f"{name} was {kept.get(name, 'not known')}, not {now.get(name, 'known')}" for name in names)
 
 
-__all__ = ["Known", "Subject", "find_speeds", "keep"]
+__all__ = ["Known", "Subject", "find_speeds", "keep", "known_of"]
