@@ -12,10 +12,8 @@ WORKS = [Work(8, 2 * size, 2 * size * rows) for size in (3_000_000, 40_000_000) 
 ENGINE = [Beside(rows, calls, 1e-4 + 5e-6 * rows + 1e-6 * calls, 1e-2) for rows in (1, 9) for calls in (0, 99)]
 
 
-def seen(work, memory=SLOW, as_if=None, kernel="linear", **others):
-    speed = SPEEDS[as_if or memory]
-    beside = others.pop("beside", ())
-    return Seen(memory, {kernel: Sample(work, speed.seconds(work))}, beside, 1, **others)
+def seen(work, memory=SLOW, kernel="linear", beside=None, **others):
+    return Seen(memory, {kernel: Sample(work, SPEEDS[memory].seconds(work))}, beside, 1, **others)
 
 
 def observed(works, memory=SLOW, of=None, **others):
@@ -57,17 +55,16 @@ def test_a_little_faster_memory_is_reckoned_out():
     for number, work in enumerate(WORKS):
         faster = 1.1 if number % 2 else 1.0
         read = speed.reading(faster)
-        found.add(work, Seen(SLOW * faster, {"linear": Sample(work, read.seconds(work))}, (), 1))
+        found.add(work, Seen(SLOW * faster, {"linear": Sample(work, read.seconds(work))}, None, 1))
     [only] = found.speeds()
     for work in WORKS:
         assert only.at(SLOW).kernels["linear"].seconds(work) == pytest.approx(speed.seconds(work), rel=0.03)
 
 
 def test_the_engine_has_a_time_for_steps_for_requests_and_for_calls():
-    kernel = COMPILED + "bfloat16"
-    found = observed(WORKS, beside=ENGINE)
-    observed([work for work in WORKS if work.flops], of=found, kernel=kernel, compiled_ops=frozenset({"b", "a"}))
-    found.add("another", seen(WORKS[0], kernel=kernel, compiled_ops=frozenset({"b", "a"})))
+    found = Observed()
+    for work, beside in zip(WORKS, ENGINE * 3, strict=False):
+        found.add(work, seen(work, beside=beside))
     [only] = found.speeds()
     assert only.step_s == pytest.approx(1e-4)
     assert only.request_s == pytest.approx(5e-6)
@@ -76,7 +73,7 @@ def test_the_engine_has_a_time_for_steps_for_requests_and_for_calls():
 
 def test_a_compiled_graph_is_told_with_its_ops_and_tokens():
     kernel = COMPILED + "bfloat16"
-    found = observed(WORKS, kernel=kernel, compiled_ops=frozenset({"b", "a"}), beside=ENGINE)
+    found = observed(WORKS, kernel=kernel, compiled_ops=frozenset({"b", "a"}), beside=ENGINE[1])
     [only] = found.speeds()
     assert (only.compiled_ops, only.compiled_tokens) == (("a", "b"), 1)
     assert only.kernels[kernel].call_s == pytest.approx(SPEEDS[SLOW].call_s, rel=0.05)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,22 +18,18 @@ from anychip_sdk.registry import Kernel, Resolution
 
 KernelId = tuple[str, str]  #: op, provider/kernel
 
-CALLS = 1000  #: of nothing, by which the clock is timed itself
-
 
 class KernelClock:
     """Puts kernels that add up their time in the place of a plan's.
 
     Attributes:
         taken_s: by each kernel since it was last cleared.
-        own_s: what timing a call takes beside what it tells.
         plan: with those kernels; its graph is the same object as before, changed.
     """
 
     def __init__(self, plan: Plan, device: Device) -> None:
         self.taken_s: dict[KernelId, float] = {}
         self._device = device
-        self.own_s = self._own_s()
         self._timed: dict[int, Kernel] = {}
         for node, _ in plan.graph.op_nodes():
             node.meta[RESOLUTION] = self._resolution(resolution(node))
@@ -44,12 +39,12 @@ class KernelClock:
     def _resolution(self, bound: Resolution) -> Resolution:
         kernel = bound.kernel
         if id(kernel) not in self._timed:
-            key = (kernel.op, f"{kernel.provider}/{kernel.name}")
-            self._timed[id(kernel)] = replace(kernel, function=self._function(key, kernel.function))
+            self._timed[id(kernel)] = replace(kernel, function=self._function(kernel))
         return replace(bound, kernel=self._timed[id(kernel)])
 
-    def _function(self, key: KernelId, run: Callable[..., Any]) -> Callable[..., Any]:
-        taken_s, now_s, synchronize = self.taken_s, time.perf_counter, self._device.synchronize
+    def _function(self, kernel: Kernel) -> Callable[..., Any]:
+        taken_s, now_s, synchronize, run = self.taken_s, time.perf_counter, self._device.synchronize, kernel.function
+        key = (kernel.op, f"{kernel.provider}/{kernel.name}")
 
         def timed(*args: Any) -> Any:
             began_s = now_s()
@@ -59,16 +54,6 @@ class KernelClock:
             return result
 
         return timed
-
-    def _own_s(self) -> float:
-        nobody = "", ""
-        nothing = self._function(nobody, lambda *_: None)
-        beside_s = []
-        for _ in range(CALLS):
-            began_s = time.perf_counter()
-            nothing(None, None, None, None)
-            beside_s.append(time.perf_counter() - began_s - self.taken_s.pop(nobody))
-        return statistics.median(beside_s)
 
 
 class WholeClock:

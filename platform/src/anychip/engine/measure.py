@@ -35,7 +35,7 @@ PASSES = 3
 #: of both models; they differ in how much a kernel has to do between two calls, and one has norms of queries and keys
 _SHAPE = {
     "vocab_size": 16384,
-    "max_position_embeddings": 4096,
+    "max_position_embeddings": 16384,
     "tie_word_embeddings": False,
 }
 _NARROW = {
@@ -59,7 +59,7 @@ _WIDE = {
     "head_dim": 128,
 }
 FEW = (Step(1, 64), Step(4, 64), Step(16, 64), Step(32, 256), Step(64, 64), Step(0, prompt=CHUNK))
-LONG = (Step(1, 2048), Step(8, 2048), Step(0, prompt=CHUNK, start=2048))
+LONG = (Step(1, 2048), Step(8, 2048), Step(2, 8192), Step(0, prompt=CHUNK, start=2048))
 QUANTIZATIONS = ("none", "int8", "int4")
 POLICIES: Mapping[str, str | list[str]] = {
     "all fusions": "auto",
@@ -67,7 +67,7 @@ POLICIES: Mapping[str, str | list[str]] = {
     "no fusions": [],
 }
 SHAPES = {"narrow": _NARROW, "wide": _WIDE}
-STEPS = {"narrow": (*FEW, *LONG[:2]), "wide": (*FEW, *LONG)}
+STEPS = {"narrow": (*FEW, *LONG[:3]), "wide": (*FEW, *LONG)}
 
 WHOLE: KernelId = ("", "compiled")  #: a compiled graph among kernels
 
@@ -155,18 +155,20 @@ class _Watched:
     steps_s: list[float] = field(default_factory=list)
     kernels_s: list[dict[KernelId, float]] = field(default_factory=list)
 
+    @property
+    def step_s(self) -> float:
+        return statistics.median(self.steps_s)
+
     def of(self, kernel: KernelId) -> float:
         return statistics.median(taken_s[kernel] for taken_s in self.kernels_s)
 
-    def beside(self, calls: int, clock_s: float) -> Beside:
-        """What no kernel took, nor timing them."""
-        pairs = zip(self.steps_s, self.kernels_s, strict=True)
-        beside_s = statistics.median(step_s - sum(taken_s.values()) for step_s, taken_s in pairs) - calls * clock_s
-        return Beside(self.real.samples, calls, beside_s, statistics.median(self.steps_s))
+    @property
+    def of_all_s(self) -> float:
+        return sum(map(self.of, self.kernels_s[0]))
 
 
 class _Run:
-    """One random model on the device, each kernel timed; and as a whole, where the backend compiles it."""
+    """One random model on the device: each kernel timed, none, and as a whole where the backend compiles it."""
 
     def __init__(self, plan: Plan, backend: Backend, device: Device) -> None:
         self._costs = costs_of(plan)
@@ -174,28 +176,32 @@ class _Run:
         self._pool, self._whole = model.generated.pool, model.whole
         self._clock = KernelClock(plan, device)
         timed = generate(self._clock.plan.graph, model.values).forward
-        self._generated = Rehearsal(replace(model.generated, plan=self._clock.plan, forward=timed))
+        self._timed = Rehearsal(replace(model.generated, plan=self._clock.plan, forward=timed))
+        self._untimed = Rehearsal(model.generated)
         if model.whole is not None:
             self._compiled = Rehearsal(replace(model.generated, plan=self._clock.plan, forward=model.whole))
 
     def watch(self, step: Step, memory: MemoryClock) -> Seen:
         """Some steps like that."""
-        steady = memory.steadily(lambda: (self._by_kernel(step), self._as_a_whole(step)))
-        by_kernel, whole = steady.result
-        kernels, ops = self._samples(by_kernel), frozenset[str]()
-        beside = [by_kernel.beside(self._costs.together.calls, self._clock.own_s)]
-        if whole is not None:
+        steady = memory.steadily(
+            lambda: (self._watched(self._timed, step), self._watched(self._untimed, step), self._as_a_whole(step))
+        )
+        timed, untimed, whole = steady.result
+        kernels, ops = self._samples(timed), frozenset[str]()
+        calls, beside_s, step_s = self._costs.together.calls, untimed.step_s - timed.of_all_s, untimed.step_s
+        if whole is not None:  # and so never runs from Python
             kernels[self._costs.compiled_name] = Sample(self._costs.whole(whole.real), whole.of(WHOLE))
-            beside.append(whole.beside(0, 0.0))
+            calls, beside_s, step_s = 0, whole.step_s - whole.of_all_s, whole.step_s
             ops = frozenset(self._costs.graph_ops)
-        return Seen(steady.memory_bytes_per_s, kernels, beside if step.decodes else (), step.tokens, ops)
+        beside = Beside(step.samples, calls, beside_s, step_s) if step.decodes else None
+        return Seen(steady.memory_bytes_per_s, kernels, beside, step.tokens, ops)
 
     def close(self) -> None:
         self._pool.close()
 
-    def _by_kernel(self, step: Step) -> _Watched:
+    def _watched(self, rehearsal: Rehearsal, step: Step) -> _Watched:
         watched = _Watched(step)
-        for watched.real, step_s in self._counted(self._generated, step):
+        for watched.real, step_s in self._counted(rehearsal, step):
             watched.steps_s.append(step_s)
             watched.kernels_s.append(dict(self._clock.taken_s))
         return watched

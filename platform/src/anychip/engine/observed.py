@@ -35,14 +35,14 @@ class Seen:
     Attributes:
         memory_bytes_per_s: how fast memory was meanwhile.
         kernels: what each had to do, and how long it took.
-        beside: empty for prompts.
+        beside: None for prompts.
         tokens: of the step.
         compiled_ops: of the graph, where it ran compiled, too.
     """
 
     memory_bytes_per_s: float
     kernels: Mapping[str, Sample]
-    beside: Sequence[Beside]
+    beside: Beside | None
     tokens: int
     compiled_ops: frozenset[str] = frozenset()
 
@@ -110,7 +110,7 @@ def _speeds(memory_bytes_per_s: float, seens: Sequence[Seen]) -> Speeds:
         slower = memory_bytes_per_s / seen.memory_bytes_per_s
         for kernel, sample in seen.kernels.items():
             samples.setdefault(kernel, []).append(sample.reading(slower))
-    step_s, request_s, call_s = _engine([one for seen in seens for one in seen.beside])
+    step_s, request_s, call_s = _engine([seen.beside for seen in seens if seen.beside is not None])
     compiled = [seen for seen in seens if seen.compiled_ops]
     return Speeds(
         f"measured on this machine, {datetime.now(timezone.utc).isoformat(timespec='minutes')}",
@@ -130,12 +130,12 @@ def _engine(beside: Sequence[Beside]) -> tuple[float, float, float]:
     amounts = np.array([(1.0, one.requests, one.calls, one.seconds) for one in beside])
     relative = amounts / np.array([one.step_s for one in beside])[:, None]
     step_s, request_s, call_s = np.linalg.lstsq(relative[:, :-1], relative[:, -1], rcond=None)[0]
-    return max(0.0, float(step_s)), max(0.0, float(request_s)), max(0.0, float(call_s))
+    return max(0.0, float(step_s)), max(0.0, float(request_s)), float(call_s)
 
 
 def _with_call(kernel: str, speed: KernelSpeed, call_s: float) -> KernelSpeed:
-    """What lies between two calls is counted as theirs; a compiled graph's lies inside."""
-    return speed if kernel.startswith(COMPILED) else replace(speed, call_s=speed.call_s + call_s)
+    """What lies between two calls is counted as theirs, less what timing them took; a compiled graph has none."""
+    return speed if kernel.startswith(COMPILED) else replace(speed, call_s=max(0.0, speed.call_s + call_s))
 
 
 __all__ = ["Beside", "Observed", "Seen"]
