@@ -167,7 +167,7 @@ def timed(rehearsal: Rehearsal, step: Step) -> tuple[Step, float]:
 
 
 def row_of(real: Step, seconds: float, costs: Costs, speeds: Speeds, memory_bytes_per_s: float) -> Row:
-    predicted_s = costs.seconds(speeds.at(memory_bytes_per_s), real).total
+    predicted_s = costs.seconds(speeds, real).total
     return Row(real, seconds, predicted_s, memory_bytes_per_s, speeds.hold_at(memory_bytes_per_s))
 
 

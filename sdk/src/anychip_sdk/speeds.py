@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 MEMORY_NEAR = 0.15  #: figures hold while memory is at most so much faster or slower than when they were measured
 COMPILED = "compiled "  #: begins the name of what a backend's compiler makes of a whole graph, as of one kernel
@@ -34,15 +34,6 @@ class KernelSpeed:
     scores_per_s: float | None = None
     attention_flops_per_s: float | None = None
     moved_bytes_per_s: float | None = None
-
-    def reading(self, faster: float) -> KernelSpeed:
-        """The same where weights, keys and values are read so many times as fast."""
-        weights, kv = self.weight_bytes_per_s, self.kv_bytes_per_s
-        return replace(
-            self,
-            weight_bytes_per_s=None if weights is None else weights * faster,
-            kv_bytes_per_s=None if kv is None else kv * faster,
-        )
 
     def products_s(self, work: Work) -> float:
         """Reading weights and multiplying with them."""
@@ -96,14 +87,6 @@ class Speeds:
 
     def of(self, kernel: str) -> KernelSpeed | None:
         return self.kernels.get(kernel, self.others)
-
-    def at(self, memory_bytes_per_s: float) -> Speeds:
-        """As they are while memory is a little faster or slower: what is read from it is read so much faster."""
-        if self.memory_bytes_per_s is None:
-            return self
-        faster = memory_bytes_per_s / self.memory_bytes_per_s
-        kernels = {name: speed.reading(faster) for name, speed in self.kernels.items()}
-        return replace(self, kernels=kernels, memory_bytes_per_s=memory_bytes_per_s)
 
     def hold_at(self, memory_bytes_per_s: float | None) -> bool:
         """Whether they were measured while memory was about as fast as that."""

@@ -49,18 +49,6 @@ def test_steps_are_lacking_until_memory_was_as_fast_as_mostly():
     assert found.lacks("another")
 
 
-def test_a_little_faster_memory_is_reckoned_out():
-    speed = SPEEDS[SLOW]
-    found = Observed()
-    for number, work in enumerate(WORKS):
-        faster = 1.1 if number % 2 else 1.0
-        read = speed.reading(faster)
-        found.add(work, Seen(SLOW * faster, {"linear": Sample(work, read.seconds(work))}, None, 1))
-    [only] = found.speeds()
-    for work in WORKS:
-        assert only.at(SLOW).kernels["linear"].seconds(work) == pytest.approx(speed.seconds(work), rel=0.03)
-
-
 def test_the_engine_has_a_time_for_steps_for_requests_and_for_calls():
     found = Observed()
     for work, beside in zip(WORKS, ENGINE * 3, strict=False):

@@ -1,6 +1,5 @@
 """Times follow from work and rates. Knows numbers."""
 
-import pytest
 
 from anychip_sdk.speeds import MEMORY_NEAR, KernelSpeed, Speeds, Work, kernel_name
 
@@ -38,11 +37,3 @@ def test_speeds_hold_while_memory_is_about_as_fast():
     assert not speeds.hold_at(20e9 * (1 - 1.1 * MEMORY_NEAR))
     assert Speeds("sheet").hold_at(1.0)
     assert Speeds("sheet").told == "sheet"
-
-
-def test_what_is_read_is_read_faster_from_faster_memory():
-    speeds = Speeds("measured", {"linear": KernelSpeed(1.0, 10.0, 100.0, kv_bytes_per_s=20.0)}, memory_bytes_per_s=20e9)
-    faster = speeds.at(22e9)
-    assert faster.memory_bytes_per_s == 22e9
-    assert faster.kernels["linear"] == KernelSpeed(1.0, pytest.approx(11.0), 100.0, kv_bytes_per_s=pytest.approx(22.0))
-    assert Speeds("sheet", others=READING).at(22e9).others is READING

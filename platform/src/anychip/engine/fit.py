@@ -21,12 +21,6 @@ class Sample(NamedTuple):
     work: Work
     seconds: float
 
-    def reading(self, more: float) -> Sample:
-        """As if so many times as much had been read from memory in that time."""
-        work = self.work
-        more_work = replace(work, weight_bytes=round(more * work.weight_bytes), kv_bytes=round(more * work.kv_bytes))
-        return Sample(more_work, self.seconds)
-
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 

@@ -107,9 +107,8 @@ def _mostly(seens: Sequence[Seen]) -> float:
 def _speeds(memory_bytes_per_s: float, seens: Sequence[Seen]) -> Speeds:
     samples: dict[str, list[Sample]] = {}
     for seen in seens:
-        slower = memory_bytes_per_s / seen.memory_bytes_per_s
         for kernel, sample in seen.kernels.items():
-            samples.setdefault(kernel, []).append(sample.reading(slower))
+            samples.setdefault(kernel, []).append(sample)
     step_s, request_s, call_s = _engine([seen.beside for seen in seens if seen.beside is not None])
     compiled = [seen for seen in seens if seen.compiled_ops]
     return Speeds(
