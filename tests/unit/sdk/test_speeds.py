@@ -1,6 +1,5 @@
 """Times follow from work and rates. Knows numbers."""
 
-
 from anychip_sdk.speeds import MEMORY_NEAR, KernelSpeed, Speeds, Work, kernel_name
 
 READING = KernelSpeed(weight_bytes_per_s=10.0, flops_per_s=100.0, exposed=0.5)
