@@ -100,7 +100,7 @@ DenseRows ProductScratch::take_dense(const ProductArgs& args, std::int64_t rows_
   if (panels_.size() < values) panels_.resize(values);
   const RowBlocks blocks = blocks_of(args.rows, rows_at_once);
   const std::int64_t at_once = args.bits == kCompactBits ? pairs : 0;
-  const std::size_t unpacked = worthwhile_threads(args) * at_once;
+  const std::size_t unpacked = std::max<std::int64_t>(args.threads, 1) * at_once;  // a program's team is whole
   if (unpacked_.size() < unpacked) unpacked_.resize(unpacked);
   return {blocks, panels_.data(), pairs, unpacked_.data(), at_once};
 }
