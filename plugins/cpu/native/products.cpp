@@ -100,9 +100,14 @@ DenseRows ProductScratch::take_dense(const ProductArgs& args, std::int64_t rows_
   if (panels_.size() < values) panels_.resize(values);
   const RowBlocks blocks = blocks_of(args.rows, rows_at_once);
   const std::int64_t at_once = args.bits == kCompactBits ? pairs : 0;
-  const std::size_t unpacked = std::max<std::int64_t>(args.threads, 1) * at_once;  // a program's team is whole
-  if (unpacked_.size() < unpacked) unpacked_.resize(unpacked);
+  unpacked_pairs_ = std::max(unpacked_pairs_, at_once);
+  make_room(args.threads);
   return {blocks, panels_.data(), pairs, unpacked_.data(), at_once};
+}
+
+void ProductScratch::make_room(std::int64_t members) {
+  const std::size_t pairs = std::max<std::int64_t>(members, 1) * unpacked_pairs_;
+  if (unpacked_.size() < pairs) unpacked_.resize(pairs);
 }
 
 ProductWork::ProductWork(const ProductArgs& product, ProductScratch& scratch)

@@ -100,12 +100,15 @@ class ProductScratch {
   // throws std::bad_alloc
   RoundedRows take(const ProductArgs& args, std::int64_t rows_at_once);
   DenseRows take_dense(const ProductArgs& args, std::int64_t rows_at_once);
+  // so that so many members can unpack any weight that was met before, and nothing moves while they do
+  void make_room(std::int64_t members);
 
  private:
   std::vector<std::int8_t> levels_;
   std::vector<float> numbers_;
   std::vector<std::uint32_t> panels_;
   std::vector<UnpackedPair> unpacked_;
+  std::int64_t unpacked_pairs_ = 0;  // the most of any weight
 };
 
 // One product that a team shares.

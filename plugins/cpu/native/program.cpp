@@ -212,6 +212,7 @@ void Program::check(const StepArgs& step) const {
 void Program::run(const StepArgs& step) {
   const std::lock_guard<std::mutex> lock(mutex_);
   check(step);
+  products_.make_room(step.threads);
   for (Stage* stage : attention_stages_) stage->begin(step);  // takes the memory, which nobody may lack further on
   stages_.front()->begin(step);
   Walk all{stages_, kinds_, step};
