@@ -31,10 +31,11 @@ struct Group {
   Group(const CompactArgs& args, std::int64_t tile, std::int64_t number) {
     for (std::int64_t output = 0; output < kTileOutputs; ++output) {
       const std::int64_t row = tile * kTileOutputs + output;
-      std::uint16_t four[2 * kGroupPairs] = {};
-      if (row < args.outputs) std::memcpy(four, args.source + row * args.stride + 4 * number, sizeof four);
+      std::uint16_t inputs[kGroupInputs] = {};
+      if (row < args.outputs)
+        std::memcpy(inputs, args.source + row * args.stride + kGroupInputs * number, sizeof inputs);
       for (std::int64_t pair = 0; pair < kGroupPairs; ++pair)
-        std::memcpy(&values[pair][2 * output], four + 2 * pair, 2 * sizeof *four);
+        std::memcpy(&values[pair][2 * output], inputs + 2 * pair, 2 * sizeof *inputs);
     }
   }
 
@@ -47,7 +48,7 @@ struct Group {
 };
 
 void choose_highs(const CompactArgs& args, std::int64_t tile) {
-  constexpr int kCounters = 4;  // neighbours mostly count the same byte, and would wait for each other
+  constexpr int kCounters = kGroupInputs;  // neighbours mostly count the same byte, and would wait for each other
   std::uint32_t counts[kCounters][256] = {};
   const std::int64_t end = (tile + 1) * kTileOutputs, last = std::min(args.outputs, end);
   for (std::int64_t row = tile * kTileOutputs; row < last; ++row) {
@@ -72,7 +73,8 @@ void plan_tiles(const CompactArgs& args, std::int64_t begin, std::int64_t end) {
     const Codes codes(args.heads[tile]);
     std::int64_t& count = args.heads[tile].count;
     count = 0;
-    for (std::int64_t number = 0; number < args.in / 4; ++number) count += Group(args, tile, number).is_kept(codes);
+    for (std::int64_t number = 0; number < args.in / kGroupInputs; ++number)
+      count += Group(args, tile, number).is_kept(codes);
   }
 }
 
@@ -93,7 +95,7 @@ void pack_tiles(const CompactArgs& args, std::int64_t begin, std::int64_t end) {
     const Codes codes(head);
     auto* number = const_cast<std::int32_t*>(head.kept_numbers());
     auto* highs = const_cast<std::uint8_t*>(head.kept_highs());
-    for (std::int64_t at = 0; at < args.in / 4; ++at) {
+    for (std::int64_t at = 0; at < args.in / kGroupInputs; ++at) {
       const Group group(args, tile, at);
       pack_group(group, codes, const_cast<std::uint8_t*>(head.group(at)));
       if (!group.is_kept(codes)) continue;

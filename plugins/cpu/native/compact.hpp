@@ -12,7 +12,7 @@
 
 namespace anychip {
 
-constexpr std::int64_t kGroupPairs = 2;  // of inputs, that are packed together
+constexpr std::int64_t kGroupPairs = 2, kGroupInputs = 2 * kGroupPairs;  // that are packed together
 constexpr std::int64_t kPairValues = 2 * kTileOutputs;
 constexpr std::int64_t kGroupBytes = 3 * kPairValues;
 constexpr std::int32_t kNoGroup = std::numeric_limits<std::int32_t>::max();
@@ -35,7 +35,8 @@ struct alignas(64) CompactTile {
     return reinterpret_cast<const std::uint8_t*>(this) + kept + kept_numbers_bytes(count);
   }
   static std::int64_t kept_numbers_bytes(std::int64_t count) {
-    return (count + 1 + 15) / 16 * 16 * static_cast<std::int64_t>(sizeof(std::int32_t));
+    constexpr std::int64_t kLine = 64, kNumbers = kLine / sizeof(std::int32_t);
+    return (count / kNumbers + 1) * kLine;  // kNoGroup is one more
   }
 };
 
@@ -46,13 +47,15 @@ constexpr std::int64_t place_of(std::int64_t value) {
 }
 
 struct CompactArgs {
-  const std::uint16_t* source;  // [outputs, in]; `in` is a multiple of 4
+  const std::uint16_t* source;  // [outputs, in]; `in` is a multiple of kGroupInputs
   CompactTile* heads;           // [tiles]
   std::uint8_t* out;            // as many bytes as `plan_compact` tells
   std::int64_t outputs, in, stride, threads;
 };
 
-constexpr std::int64_t compact_tile_bytes(std::int64_t in) { return sizeof(CompactTile) + in / 4 * kGroupBytes; }
+constexpr std::int64_t compact_tile_bytes(std::int64_t in) {
+  return sizeof(CompactTile) + in / kGroupInputs * kGroupBytes;
+}
 
 // Fills in the heads; how many bytes all takes.
 std::int64_t plan_compact(const CompactArgs& args);

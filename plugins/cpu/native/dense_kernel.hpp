@@ -16,10 +16,6 @@
 namespace {
 namespace dense {
 
-using anychip::DenseRows;
-using anychip::kGroupPairs;
-using anychip::kTileOutputs;
-using anychip::ProductArgs;
 using F = Simd::F;
 
 constexpr int kOutputs = kVectors * Simd::kWidth;  // that are summed at a time

@@ -99,10 +99,10 @@ DenseRows ProductScratch::take_dense(const ProductArgs& args, std::int64_t rows_
   const std::size_t values = args.rows * pairs;
   if (panels_.size() < values) panels_.resize(values);
   const RowBlocks blocks = blocks_of(args.rows, rows_at_once);
-  const std::int64_t at_once = args.bits == kCompactBits ? pairs : 0;
-  unpacked_pairs_ = std::max(unpacked_pairs_, at_once);
+  if (args.bits != kCompactBits) return {blocks, panels_.data(), pairs, nullptr};
+  unpacked_pairs_ = std::max(unpacked_pairs_, pairs);
   make_room(args.threads);
-  return {blocks, panels_.data(), pairs, unpacked_.data(), at_once};
+  return {blocks, panels_.data(), pairs, unpacked_.data()};
 }
 
 void ProductScratch::make_room(std::int64_t members) {
@@ -129,7 +129,7 @@ void product_in_team(ProductWork& work, Team& team) {
   team.wait();
   if (work.dense != nullptr) {
     DenseRows rows = work.rows;
-    rows.unpacked += team.rank * rows.unpacked_pairs;
+    if (rows.unpacked != nullptr) rows.unpacked += team.rank * rows.pairs;
     return multiply_tiles(work, *work.dense, rows, kBlocksAtOnce, team);
   }
   const std::int64_t block_bytes = work.kernels->rows_at_once * work.rounded.parts * kPart;

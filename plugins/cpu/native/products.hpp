@@ -68,8 +68,7 @@ struct alignas(64) UnpackedPair {
 struct DenseRows : RowBlocks {
   std::uint32_t* panels;
   std::int64_t pairs;
-  UnpackedPair* unpacked;  // one member's: a tile, or a part of it
-  std::int64_t unpacked_pairs;
+  UnpackedPair* unpacked;  // room for a tile, for each member; NULL: nothing is to be unpacked
 
   std::uint32_t* panel(std::int64_t block) const { return panels + first_row(block) * pairs; }
 };
