@@ -92,7 +92,12 @@ class Speeds:
         """Whether they were measured while memory was about as fast as that."""
         if self.memory_bytes_per_s is None or memory_bytes_per_s is None:
             return True
-        return abs(memory_bytes_per_s / self.memory_bytes_per_s - 1.0) <= MEMORY_NEAR
+        return is_near(memory_bytes_per_s, self.memory_bytes_per_s)
+
+
+def is_near(memory_bytes_per_s: float, other: float) -> bool:
+    """Whether memory is about as fast as at another time."""
+    return abs(memory_bytes_per_s / other - 1.0) <= MEMORY_NEAR
 
 
 def kernel_name(op: str, provider: str, kernel: str, held: str) -> str:
@@ -104,4 +109,4 @@ def _time(amount: float, per_s: float | None) -> float:
     return 0.0 if per_s is None else amount / per_s
 
 
-__all__ = ["COMPILED", "MEMORY_NEAR", "KernelSpeed", "Speeds", "Work", "kernel_name"]
+__all__ = ["COMPILED", "MEMORY_NEAR", "KernelSpeed", "Speeds", "Work", "is_near", "kernel_name"]

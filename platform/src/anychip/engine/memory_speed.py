@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from anychip_sdk.device import Device
-from anychip_sdk.speeds import MEMORY_NEAR
+from anychip_sdk.speeds import is_near
 
 COPIED_BYTES = 96 << 20  #: more than caches hold
 COPIES = 4  #: of which the fastest counts
@@ -48,7 +48,7 @@ class MemoryClock:
             before = self.bytes_per_s()
             result = run()
             behind = self.bytes_per_s()
-            if abs(behind / before - 1.0) <= MEMORY_NEAR:
+            if is_near(behind, before):
                 break
         return Steady(result, (before + behind) / 2)
 

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 import numpy as np
 
 from anychip.engine.fit import Sample, fit
-from anychip_sdk.speeds import COMPILED, MEMORY_NEAR, KernelSpeed, Speeds
+from anychip_sdk.speeds import COMPILED, KernelSpeed, Speeds, is_near
 
 ENOUGH = 0.75  #: of the steps in which a kernel ran
 
@@ -67,9 +67,9 @@ class Observed:
         """
         left = self._all()
         memory_bytes_per_s = _mostly(left)
-        nearest = [min(seens, key=lambda one: _off(one, memory_bytes_per_s)) for seens in self._seen.values()]
+        nearest = [_nearest(seens, memory_bytes_per_s) for seens in self._seen.values()]
         found = [_speeds(memory_bytes_per_s, nearest)]
-        while left := [one for one in left if _off(one, memory_bytes_per_s) > MEMORY_NEAR]:
+        while left := [one for one in left if not is_near(one.memory_bytes_per_s, memory_bytes_per_s)]:
             memory_bytes_per_s = _mostly(left)
             others = [near[0] for seens in self._seen.values() if (near := _near(seens, memory_bytes_per_s))]
             if self._are_enough(others):
@@ -90,12 +90,12 @@ def _counts(seens: Sequence[Seen]) -> dict[str, int]:
     return {name: names.count(name) for name in set(names)}
 
 
-def _off(seen: Seen, memory_bytes_per_s: float) -> float:
-    return abs(seen.memory_bytes_per_s / memory_bytes_per_s - 1.0)
-
-
 def _near(seens: Sequence[Seen], memory_bytes_per_s: float) -> list[Seen]:
-    return [one for one in seens if _off(one, memory_bytes_per_s) <= MEMORY_NEAR]
+    return [one for one in seens if is_near(one.memory_bytes_per_s, memory_bytes_per_s)]
+
+
+def _nearest(seens: Sequence[Seen], memory_bytes_per_s: float) -> Seen:
+    return min(seens, key=lambda one: abs(one.memory_bytes_per_s - memory_bytes_per_s))
 
 
 def _mostly(seens: Sequence[Seen]) -> float:
