@@ -52,6 +52,7 @@ from anychip.bench.sweep import Sweep
 from anychip.deploy.client import Health
 from anychip.deploy.state import Store
 from anychip.plan.make import make_plan
+from anychip.plan.plan import Plan
 from anychip.recipe.schema import Recipe
 from anychip_sdk.errors import AnychipError
 
@@ -153,9 +154,8 @@ class Comparison:
             say(f"    {load}: {result.wall_s:.0f} s")
 
 
-def costs_of(recipe: Recipe, weight_bytes: float | None = None) -> roofline.Costs:
+def costs_of(plan: Plan, weight_bytes: float | None = None) -> roofline.Costs:
     """What the model asks for, with weights as the plan has them or with so many bytes of them."""
-    plan = make_plan(recipe)
     config, itemsize = plan.model.config, plan.model.dtype.value.itemsize
     embedding = config.vocab_size * config.hidden_size
     elements = sum(one.elements for one in plan.weights.values())
@@ -169,11 +169,11 @@ def costs_of(recipe: Recipe, weight_bytes: float | None = None) -> roofline.Cost
     )
 
 
-def costs_by_side(done: Comparison, recipe: Recipe) -> dict[str, roofline.Costs]:
+def costs_by_side(done: Comparison, plan: Plan) -> dict[str, roofline.Costs]:
     """Ours with its weights as it holds them, others as their files do."""
-    found = dict.fromkeys(done.results, costs_of(recipe))
+    found = dict.fromkeys(done.results, costs_of(plan))
     if OURS in found:
-        found[OURS] = costs_of(recipe, done.weight_bytes)
+        found[OURS] = costs_of(plan, done.weight_bytes)
     return found
 
 
@@ -317,13 +317,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started ends, as by Ctrl-C
     torch.set_num_threads(options.threads)
     recipe = our_recipe(options.model or options.gguf, options.quantization, options.threads)
-    checked = Recipe.model_validate(recipe)
+    plan = make_plan(Recipe.model_validate(recipe))
     compared = cells(options.workloads, options.concurrency)
     loads = {"w1": (1,), "w2": tuple(options.concurrency), "w3": (4,)}
     done = Comparison({load: loads[load] for load in options.workloads}, compared, options.within)
 
     def report() -> None:
-        costs = costs_by_side(done, checked)
+        costs = costs_by_side(done, plan)
         bounds = bounds_of(done, costs, options.concurrency)
         even = {name: limits(done.machine, one, options.concurrency) for name, one in costs.items()}
         rows = compare(done.results, compared, bounds, even)

@@ -196,7 +196,7 @@ def test_costs_count_the_weights_as_they_are_held(peers, tmp_path):
 
     def bytes_at(quantization):
         recipe = peers.our_recipe(str(folder), quantization, 1)
-        return peers.costs_of(peers.Recipe.model_validate(recipe)).weight_bytes
+        return peers.costs_of(peers.make_plan(peers.Recipe.model_validate(recipe))).weight_bytes
 
     assert bytes_at("int8") < 0.75 * bytes_at("none")
 
@@ -204,12 +204,12 @@ def test_costs_count_the_weights_as_they_are_held(peers, tmp_path):
 def test_ours_is_held_to_the_bytes_that_its_weights_take(peers, report, roofline, comparison, tmp_path):
     done, *_ = comparison
     folder = make_tiny(tmp_path, "qwen3", max_position_embeddings=4096)
-    recipe = peers.Recipe.model_validate(peers.our_recipe(str(folder), "none", 1))
+    plan = peers.make_plan(peers.Recipe.model_validate(peers.our_recipe(str(folder), "none", 1)))
     slow_memory = roofline.Machine(bytes_per_s=1.0, flops_per_s=1e9, int8_ops_per_s=1e9)
     done.around = {name: {"w3": [slow_memory]} for name in ("anychip", "peer")}
     done.results = {name: {"w3": [result(output_tok_s=1.0)]} for name in done.around}
-    done.weight_bytes = 0.75 * peers.make_plan(recipe).memory.weights
-    bounds = peers.bounds_of(done, peers.costs_by_side(done, recipe), [4])
+    done.weight_bytes = 0.75 * plan.memory.weights
+    bounds = peers.bounds_of(done, peers.costs_by_side(done, plan), [4])
     assert bounds["anychip"]["W3 tok/s"][0] > bounds["peer"]["W3 tok/s"][0]
 
 
