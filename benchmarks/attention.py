@@ -3,7 +3,8 @@
     python benchmarks/attention.py [--dtype bfloat16] [--page-size 16] [--kernels avx512]
 
 For each step, milliseconds of all of the model's layers: the median of interleaved calls that go round several
-layers' caches, so that keys come from memory as in a model. GB/s counts the keys and values that a step reads.
+layers' caches, so that keys come from memory as in a model. GB/s counts the keys and values that a step reads, those
+that decodes share ("behind") once.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from anychip_sdk.testing import random_batch
 
 HEADS, KV_HEADS, HEAD_DIM, MODEL_LAYERS = 16, 8, 128, 28
 SCALE = HEAD_DIM**-0.5
+OWN = 64  #: tokens of a request behind a prefix
 CACHE_BYTES = 1 << 30  # of all layers together, more than any processor caches
 Attention = Callable[..., torch.Tensor]
 
@@ -34,6 +36,7 @@ class Step(NamedTuple):
     name: str
     decode: tuple[int, ...]
     prefill: tuple[tuple[int, int], ...]
+    shared: int = 0  #: tokens with which all decodes begin
 
     @property
     def tokens(self) -> int:
@@ -41,14 +44,22 @@ class Step(NamedTuple):
 
     @property
     def keys(self) -> int:
-        return sum(self.decode) + sum(context for _, context in self.prefill)
+        """That are read: shared ones once."""
+        again = self.shared * max(len(self.decode) - 1, 0)
+        return sum(self.decode) + sum(context for _, context in self.prefill) - again
 
 
 def steps(rows: list[int], contexts: list[int], prompts: list[int]) -> list[Step]:
     decodes = [Step(f"decode {count} x {context}", (context,) * count, ()) for context in contexts for count in rows]
     prefills = [Step(f"prefill {length}", (), ((length, length),)) for length in prompts]
-    cached = [Step(f"prefill 64 behind {context}", (), ((64, 64 + context),)) for context in contexts]
-    return [*decodes, *prefills, *cached]
+    shared = [
+        Step(f"decode {count} behind {context}", (context + OWN,) * count, (), context)
+        for context in contexts
+        for count in rows
+        if count > 1
+    ]
+    cached = [Step(f"prefill {OWN} behind {context}", (), ((OWN, OWN + context),)) for context in contexts]
+    return [*decodes, *shared, *prefills, *cached]
 
 
 def layers(step: Step, page_size: int, dtype: torch.dtype) -> tuple[AttentionBatch, list[tuple[torch.Tensor, ...]]]:
@@ -56,6 +67,7 @@ def layers(step: Step, page_size: int, dtype: torch.dtype) -> tuple[AttentionBat
     generator = torch.Generator().manual_seed(0)
     pages = sum(-(-context // page_size) for context in (*step.decode, *(c for _, c in step.prefill)))
     batch = random_batch(generator, page_size, pages, step.decode, step.prefill)
+    batch.page_table[: len(step.decode), : step.shared // page_size] = batch.page_table[0, : step.shared // page_size]
     shape = (pages, page_size, KV_HEADS, HEAD_DIM)
     per_layer = 2 * pages * page_size * KV_HEADS * HEAD_DIM * dtype.itemsize
     count = max(2, min(MODEL_LAYERS, CACHE_BYTES // per_layer))

@@ -92,7 +92,7 @@ def limits(machine: roofline.Machine, costs: roofline.Costs, concurrency: Sequen
         found[f"W2 {streams} at once, tok/s"] = 64 * streams / wall_s
     # the prefix once, then every request's own tokens; four waves of four
     prefill_s = roofline.prefill_s(machine, costs, 1024 + 16 * 64, 16)
-    found["W3 tok/s"] = 32 * 16 / (prefill_s + 4 * 31 * roofline.step_s(machine, costs, 4, 1088 + 16))
+    found["W3 tok/s"] = 32 * 16 / (prefill_s + 4 * 31 * roofline.step_s(machine, costs, 4, 1088 + 16, shared=1024))
     return found
 
 

@@ -77,9 +77,10 @@ def prefill_s(machine: Machine, costs: Costs, tokens: int, prompts: int = 1) -> 
     return max(operations / _speed(machine, costs), costs.weight_bytes / machine.bytes_per_s)
 
 
-def step_s(machine: Machine, costs: Costs, requests: int, context: float) -> float:
-    """The least time for one token of each request: weights once, keys and values of each."""
-    moved = costs.weight_bytes + requests * context * costs.kv_bytes_per_token
+def step_s(machine: Machine, costs: Costs, requests: int, context: float, shared: float = 0) -> float:
+    """The least time for one token of each request: weights once, keys and values of each, shared ones once for all."""
+    tokens = shared + requests * (context - shared)
+    moved = costs.weight_bytes + tokens * costs.kv_bytes_per_token
     return max(moved / machine.bytes_per_s, 2 * requests * costs.parameters / _speed(machine, costs))
 
 

@@ -1,5 +1,6 @@
 // Cuts a step's attention into parts that threads take one after the other. Knows no instruction set.
 #include <algorithm>
+#include <cstring>
 
 #include "attention_work.hpp"
 
@@ -21,12 +22,14 @@ class Cut {
     parts_.clear();
     group_ = args_.heads / args_.kv_heads;
     wanted_ = kTurns * std::max(args_.threads, 1);
+    most_mates_ = std::max<std::int64_t>(kReaders / group_, 1);
+    work_.scratch.first_parts.resize(args_.rows);
     choose_sizes();
   }
 
   void run() {
     for (std::int32_t row = args_.rows; row-- > 0;) {
-      if (length(row) == 1) cut_decode_row(row);
+      if (length(row) == 1) cut_decode_row(row), share_spans(row);
       if (length(row) > 1) cut_prefill_row(row);
     }
     work_.partials = work_.scratch.partials.at_least(results_);
@@ -58,6 +61,7 @@ class Cut {
     }
     const std::int64_t cuts = spans < wanted_ ? std::clamp(args_.threads, 1, args_.kv_heads) : 1;
     stream_heads_ = static_cast<std::int32_t>((args_.kv_heads + cuts - 1) / cuts);
+    parts_each_span_ = (args_.kv_heads + stream_heads_ - 1) / stream_heads_;
     const std::int64_t rows = std::clamp(tokens * args_.heads / wanted_, kTileRowsMin, kTileRowsMax);
     tile_tokens_ = std::max<std::int64_t>(2, rows / group_);
     if (spans > 0) work_.tile_rows = stream_heads_ * group_;
@@ -67,6 +71,7 @@ class Cut {
   void cut_decode_row(std::int32_t row) {
     const std::int64_t context = args_.context_lens[row], low = first_span(context - 1), spans = spans_of(row);
     const std::int64_t head_floats = partial_floats(args_) * group_;
+    work_.scratch.first_parts[row] = parts_.size();
     for (std::int64_t span = 0; span < spans; ++span) {
       const std::int64_t begin = low + span * kSpan, end = std::min(begin + kSpan, context);
       for (std::int32_t head = 0; head < args_.kv_heads; head += stream_heads_) {
@@ -75,7 +80,7 @@ class Cut {
         part.first_result = results_ + head * head_floats;
         part.result = part.first_result + span * args_.kv_heads * head_floats;
         part.counter = counters_ + head;
-        parts_.push_back(part);
+        add(part);
       }
     }
     work_.pairs += context - low;
@@ -90,30 +95,86 @@ class Cut {
       const std::int64_t tokens = std::min(tile_tokens_, length(row) - token), position = first + token;
       const std::int64_t begin = first_span(position), end = position + tokens;
       for (std::int32_t head = 0; head < args_.kv_heads; ++head)  // the longest first
-        parts_.push_back({{&args_, row, head, 1, start + token, tokens, position, begin, end, nullptr}, 1});
+        add({{&args_, row, head, 1, start + token, tokens, position, begin, end, nullptr}, 1});
       work_.pairs += tokens * (end - begin);
     }
+  }
+
+  void add(Part part) {
+    part.leader = parts_.size();
+    parts_.push_back(part);
+  }
+
+  // Rows that begin with the same pages see the same keys, span by span, until they part.
+  void share_spans(std::int32_t row) {
+    for (std::int64_t span = first_span(args_.context_lens[row] - 1); share_span(row, span); span += kSpan) {
+    }
+  }
+
+  // Looks for a row cut before that sees the same keys.
+  bool share_span(std::int32_t row, std::int64_t span) {
+    for (std::int32_t other = row + 1; other < args_.rows; ++other) {
+      if (length(other) != 1 || !sees_all(row, span) || !sees_all(other, span) || !has_same(row, other, span)) continue;
+      const std::int64_t own = first_part(row, span), its = first_part(other, span);
+      for (std::int64_t i = 0; i < parts_each_span_; ++i) follow(own + i, parts_[its + i].leader);
+      return true;
+    }
+    return false;
+  }
+
+  bool sees_all(std::int32_t row, std::int64_t span) const {
+    const std::int64_t context = args_.context_lens[row], first = args_.window > 0 ? context - args_.window : 0;
+    return span >= first && span + kSpan <= context;
+  }
+
+  bool has_same(std::int32_t row, std::int32_t other, std::int64_t span) const {
+    const std::int64_t first = span / args_.page_size, last = (span + kSpan - 1) / args_.page_size;
+    const std::int32_t* own = args_.page_table + std::int64_t(row) * args_.pages_max + first;
+    const std::int32_t* its = args_.page_table + std::int64_t(other) * args_.pages_max + first;
+    return *own == *its && std::memcmp(own, its, (last - first + 1) * sizeof *own) == 0;
+  }
+
+  std::int64_t first_part(std::int32_t row, std::int64_t span) const {
+    const std::int64_t spans = (span - first_span(args_.context_lens[row] - 1)) / kSpan;
+    return work_.scratch.first_parts[row] + spans * parts_each_span_;
+  }
+
+  void follow(std::int64_t part, std::int64_t leader) {
+    Part& first = parts_[leader];
+    if (first.mates == most_mates_) return;
+    parts_[part].leader = leader;
+    parts_[part].mate = first.mate;
+    first.mate = part;
+    work_.tile_rows = std::max(work_.tile_rows, ++first.mates * stream_heads_ * group_);
   }
 
   AttentionWork& work_;
   const AttentionArgs& args_;
   std::vector<Part>& parts_;
-  std::int64_t group_, wanted_, tile_tokens_;
-  std::int32_t stream_heads_;
+  std::int64_t group_, wanted_, most_mates_, tile_tokens_;
+  std::int32_t stream_heads_, parts_each_span_;
   std::int64_t results_ = 0, counters_ = 0;  // used
 };
 
-void run_part(AttentionWork& work, const Part& part, float* scratch) {
-  const AttentionArgs& args = work.args;
-  Tile tile = part.tile;
-  if (part.spans > 1) tile.partial = work.partials + part.result;
-  work.kernels->attend[args.dtype](tile, scratch);
-  if (part.spans == 1) return;
-  // whoever finishes the last span merges all of them, in their order
+// Whoever finishes the last span of a row merges all of them, in their order.
+void finish(AttentionWork& work, const Part& part) {
   std::atomic<std::int32_t>& finished = work.scratch.counters[part.counter];
-  if (finished.fetch_add(1, std::memory_order_acq_rel) + 1 < part.spans) return;
-  const std::int64_t floats = partial_floats(args);
-  work.kernels->merge[args.dtype](tile, work.partials + part.first_result, part.spans, floats * args.heads);
+  if (part.spans == 1 || finished.fetch_add(1, std::memory_order_acq_rel) + 1 < part.spans) return;
+  const std::int64_t stride = partial_floats(work.args) * work.args.heads;
+  work.kernels->merge[work.args.dtype](part.tile, work.partials + part.first_result, part.spans, stride);
+}
+
+// A part and those that it leads.
+void run_parts(AttentionWork& work, std::int64_t leader, float* scratch) {
+  const std::vector<Part>& parts = work.scratch.parts;
+  Tile tiles[kReaders];
+  std::int64_t count = 0;
+  for (std::int64_t i = leader; i != Part::kNone; i = parts[i].mate) {
+    Tile& tile = tiles[count++] = parts[i].tile;
+    if (parts[i].spans > 1) tile.partial = work.partials + parts[i].result;
+  }
+  work.kernels->attend[work.args.dtype](tiles, count, scratch);
+  for (std::int64_t i = leader; i != Part::kNone; i = parts[i].mate) finish(work, parts[i]);
 }
 
 }  // namespace
@@ -131,9 +192,9 @@ std::int64_t AttentionWork::worthwhile_threads() const {
 void attention_in_team(AttentionWork& work, Team&) {
   thread_local Buffer scratch;
   float* own = scratch.at_least(scratch_floats(work.args, work.tile_rows));
-  const std::vector<Part>& parts = work.scratch.parts;
-  for (std::size_t i; (i = work.next.fetch_add(1, std::memory_order_relaxed)) < parts.size();)
-    run_part(work, parts[i], own);
+  const std::int64_t parts = work.scratch.parts.size();
+  for (std::int64_t i; (i = work.next.fetch_add(1, std::memory_order_relaxed)) < parts;)
+    if (work.scratch.parts[i].leader == i) run_parts(work, i, own);
 }
 
 void attention(const AttentionArgs& args) {

@@ -30,6 +30,9 @@ struct AttentionArgs {
 // multiples of themselves, whatever the row, the batch or the chunk: so a query's result depends on its position only.
 constexpr std::int64_t kBlock = 64;
 constexpr std::int64_t kSpan = 256;
+// Query heads that read one kv head together, of tokens of several rows where these see the same pages: as many as the
+// widest vector has lanes.
+constexpr std::int64_t kReaders = 16;
 // Some query tokens of one row against some keys, for neighbouring kv heads and all query heads that read them. Several
 // tokens have one kv head.
 struct Tile {

@@ -8,11 +8,11 @@
 namespace {
 
 template <class Engine>
-void attend(const Tile& tile, float* scratch) {
-  if (tile.tokens == 1)
-    Stream<Engine>(tile, scratch).run();
+void attend(const Tile* tiles, std::int64_t count, float* scratch) {
+  if (tiles->tokens == 1)
+    Stream<Engine>(tiles, count, scratch).run();
   else
-    Tiles<Engine>(tile, scratch).run();
+    Tiles<Engine>(*tiles, scratch).run();
 }
 
 // partials: [spans][rows], `stride` floats from one span to the next; the first span's are overwritten

@@ -1,6 +1,7 @@
-// Attention of one token: keys and values are read once, in the order of memory. Knows Simd and an engine.
+// Attention of one token, or of tokens of several rows that see the same keys: these and their values are read once, in
+// the order of memory. Knows Simd and an engine.
 //
-// The lanes of a vector are rows, which are heads of the token, so that nothing but the dimensions is summed across
+// The lanes of a vector are rows, which are heads of the tokens, so that nothing but the dimensions is summed across
 // lanes: a key's products with W rows are summed together. Heads that read the same kv head lie side by side.
 #pragma once
 
@@ -51,7 +52,8 @@ class Stream {
   static constexpr std::int64_t kBytesAhead = 8192;
 
  public:
-  Stream(const Tile& tile, float* memory) : Stream(tile, Scratch(memory)) {}
+  // several tiles see the same keys, all of them
+  Stream(const Tile* tiles, std::int64_t count, float* memory) : Stream(tiles, count, Scratch(memory)) {}
 
   void run() {
     for (std::int64_t span = tile_.key_begin; span < tile_.key_end; span += kSpan) {
@@ -65,25 +67,26 @@ class Stream {
   }
 
  private:
-  Stream(const Tile& tile, Scratch scratch)
-      : tile_(tile),
-        args_(*tile.args),
-        group_(args_.heads / args_.kv_heads),
+  Stream(const Tile* tiles, std::int64_t count, Scratch scratch)
+      : tile_(*tiles),
+        args_(*tile_.args),
+        heads_each_(args_.heads / args_.kv_heads),
+        group_(heads_each_ * count),
         dim_(args_.head_dim),
         units_(dim_ / kPer),
-        lanes_(group_, tile.kv_heads),
+        lanes_(group_, tile_.kv_heads),
         rows_(lanes_.vectors() * W),
-        seen_(tile),
+        seen_(tile_),
         sums_(rows_, dim_, scratch) {
     scale_ = static_cast<float>(args_.scale) * kLog2E;
     queries_ = scratch.take(rows_ * round_up(units_, W));
     scores_ = scratch.take(kBlock * rows_);
     weights_ = scratch.take(kUnits * rows_);
     factors_ = scratch.take(rows_);
-    const std::int64_t shift = tile.kv_head * args_.head_stride;
+    const std::int64_t shift = tile_.kv_head * args_.head_stride;
     keys_ = static_cast<const T*>(args_.k) + shift;
     values_ = static_cast<const T*>(args_.v) + shift;
-    const std::int64_t token_bytes = tile.kv_heads * dim_ * std::int64_t(sizeof(T));
+    const std::int64_t token_bytes = tile_.kv_heads * dim_ * std::int64_t(sizeof(T));
     ahead_ = smaller(kBlock, larger<std::int64_t>(1, kBytesAhead / token_bytes));
     pack_queries();
   }
@@ -92,13 +95,27 @@ class Stream {
   void pack_queries() {
     const std::int64_t stride = round_up(units_, W);
     std::memset(queries_, 0, rows_ * stride * sizeof(float));
-    const T* q = static_cast<const T*>(args_.q) + tile_.token * args_.q_token_stride;
     for (std::int64_t row = 0; row < rows_; ++row) {
-      const std::int64_t head = lanes_.head(row);
-      if (head < 0) continue;
-      const T* query = q + (tile_.kv_head * group_ + head) * args_.q_head_stride;
+      const Reader reader = this->reader(row);
+      if (reader.tile == nullptr) continue;
+      const T* query = static_cast<const T*>(args_.q) + reader.tile->token * args_.q_token_stride;
+      query += (tile_.kv_head * heads_each_ + reader.head) * args_.q_head_stride;
       pack_query<Engine>(query, units_, queries_ + row / W * W * stride + row % W * W, W * W);
     }
+  }
+
+  // Whom a row works for: a tile, and a head counted from its first one.
+  struct Reader {
+    const Tile* tile;
+    std::int64_t head;
+  };
+
+  // no tile: nobody
+  Reader reader(std::int64_t row) const {
+    const std::int64_t reader = lanes_.head(row);
+    if (reader < 0) return {nullptr, 0};
+    const std::int64_t member = reader % group_;
+    return {&tile_ + member / heads_each_, reader / group_ * heads_each_ + member % heads_each_};
   }
 
   // Keys are seen from `first` on, `left` of them and of what precedes them are left in the span.
@@ -277,20 +294,22 @@ class Stream {
   }
 
   void finish() {
-    T* out = static_cast<T*>(args_.out) + (tile_.token * args_.heads + tile_.kv_head * group_) * dim_;
     for (std::int64_t row = 0; row < rows_; ++row) {
-      const std::int64_t head = lanes_.head(row);
-      if (head < 0) continue;
-      if (tile_.partial == nullptr)
-        sums_.write(row, out + head * dim_);
-      else
-        sums_.keep(row, tile_.partial + head * anychip::partial_floats(args_));
+      const Reader reader = this->reader(row);
+      if (reader.tile == nullptr) continue;
+      if (reader.tile->partial != nullptr) {
+        sums_.keep(row, reader.tile->partial + reader.head * anychip::partial_floats(args_));
+      } else {
+        const std::int64_t head = reader.tile->token * args_.heads + tile_.kv_head * heads_each_ + reader.head;
+        sums_.write(row, static_cast<T*>(args_.out) + head * dim_);
+      }
     }
   }
 
-  const Tile& tile_;
+  const Tile& tile_;  // the first
   const AttentionArgs& args_;
-  std::int64_t group_, dim_, units_;
+  std::int64_t heads_each_, group_;  // query heads that read a kv head: of a token, of all tokens
+  std::int64_t dim_, units_;
   Lanes lanes_;
   std::int64_t rows_;  // lanes of all vectors
   Seen seen_;

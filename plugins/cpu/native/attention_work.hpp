@@ -15,11 +15,14 @@ namespace anychip {
 
 // What a thread takes at a time: a tile, and where its results go if its row's keys are cut into several spans.
 struct Part {
+  static constexpr std::int64_t kNone = -1;
   Tile tile;
   std::int64_t spans;             // into how many parts the row's keys are cut
   std::int64_t first_result = 0;  // of the row's first span: where its results lie, in floats
   std::int64_t result = 0;        // the same of this one's
   std::int64_t counter = 0;       // of the row's finished spans, one for each kv head
+  // parts that see the same keys are worked on together: which one leads, the next one, and how many they are
+  std::int64_t leader = 0, mate = kNone, mates = 1;
 };
 
 // Floats on whole lines of the cache; they are lost when it grows.
@@ -44,6 +47,7 @@ class Buffer {
 // Memory that is kept from step to step.
 struct AttentionScratch {
   std::vector<Part> parts;
+  std::vector<std::int64_t> first_parts;  // of each row with one token
   std::vector<std::atomic<std::int32_t>> counters;
   Buffer partials;
 };
@@ -60,7 +64,7 @@ struct AttentionWork {
   float* partials;
   std::int64_t tile_rows = 0;  // the most that any tile has
   std::int64_t pairs = 0;      // of keys and tokens
-  std::atomic<std::size_t> next{0};
+  std::atomic<std::int64_t> next{0};
 };
 
 // All members call it with the same work; the result is complete when all have returned.

@@ -9,7 +9,8 @@ namespace anychip {
 
 struct Kernels {
   const char* name;
-  void (*attend[kDTypes])(const Tile& tile, float* scratch);
+  // one tile, or up to kReaders of one token each that see the same keys, all of them
+  void (*attend[kDTypes])(const Tile* tiles, std::int64_t count, float* scratch);
   // `count` partial results of each query head, those of one span beside each other, into `out`
   void (*merge[kDTypes])(const Tile& tile, float* partials, std::int64_t count, std::int64_t stride);
   RowKernels rows;

@@ -180,6 +180,7 @@ def test_a_step_reads_weights_once_and_the_keys_and_values_of_each_request(roofl
     costs = roofline.Costs(weight_bytes=1000, parameters=500, head_parameters=100, kv_bytes_per_token=2)
     assert roofline.step_s(machine, costs, 1, 50) == pytest.approx((1000 + 100) / 100)
     assert roofline.step_s(machine, costs, 4, 50) == pytest.approx((1000 + 400) / 100)
+    assert roofline.step_s(machine, costs, 4, 50, shared=30) == pytest.approx((1000 + 2 * (30 + 4 * 20)) / 100)
     slow = roofline.Machine(bytes_per_s=1e9, flops_per_s=1000.0, int8_ops_per_s=1e6)
     assert roofline.step_s(slow, costs, 4, 50) == pytest.approx(2 * 4 * 500 / 1000)
     assert roofline.prefill_s(slow, costs, 10, 2) == pytest.approx(2 * (10 * 400 + 2 * 100) / 1000)

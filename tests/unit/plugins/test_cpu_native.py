@@ -102,13 +102,17 @@ def test_a_row_does_not_depend_on_its_mates_or_the_threads(instruction_set, dtyp
 @BUILT
 @pytest.mark.parametrize("instruction_set", SETS, indirect=True)
 @pytest.mark.parametrize("window", [None, 40, 600])
-@pytest.mark.parametrize("page_size", [3, 16, 300])
-def test_rows_that_begin_with_the_same_pages_get_what_each_gets_alone(instruction_set, window, page_size):
-    """Some share a whole span, some a part of one, some nothing."""
+@pytest.mark.parametrize(
+    ("page_size", "heads", "kv_heads"), [(3, 6, 2), (300, 6, 2), (16, 3, 3), (16, 4, 2), (16, 9, 1)]
+)
+def test_rows_that_begin_with_the_same_pages_get_what_each_gets_alone(
+    instruction_set, window, page_size, heads, kv_heads
+):
+    """Some share a whole span, some a part of one, some nothing; more than are worked on together."""
     for dtype in (torch.bfloat16, torch.float32):
         shared = [900, 512, 512, 300, 0, 900, 255, 256, 770, 900, 900, 512]
         contexts = [shared[0], *(tokens + 10 * (row % 4 + 1) for row, tokens in enumerate(shared[1:]))]
-        q, k, v, batch = random_step(dtype, page_size, contexts, [(5, 40)], heads=6, head_dim=32)
+        q, k, v, batch = random_step(dtype, page_size, contexts, [(5, 40)], heads, kv_heads, head_dim=32)
         for row, tokens in enumerate(shared):
             same = tokens // page_size
             batch.page_table[row, :same] = batch.page_table[0, :same]
