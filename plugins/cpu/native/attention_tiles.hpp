@@ -1,7 +1,8 @@
 // Attention of several tokens to one kv head, as products of matrices. Knows Simd and an engine.
 //
-// A block's keys and values are packed once for all rows. The lanes of a vector are keys while scores are made and
-// dimensions while values are mixed; scores are summed in the order in which Stream folds them.
+// A block's keys and values are packed once for all rows, and the next one's fetched meanwhile. The lanes of a vector are
+// keys while scores are made and dimensions while values are mixed; scores are summed in the order in which Stream folds
+// them.
 #pragma once
 
 #include "attention_rows.hpp"
@@ -15,7 +16,7 @@ class Tiles {
   static constexpr int W = Simd::kWidth, R = Simd::kRowTile, V = Simd::kVectorTile;
   static constexpr int kPer = Engine::kPerUnit;
   static constexpr int kLevels = W == 16 ? 4 : W == 8 ? 3 : 2;  // of the tree in which W sums are folded
-  static constexpr std::int64_t kUnits = kBlock / kPer;
+  static constexpr std::int64_t kUnits = kBlock / kPer, kLine = 64 / sizeof(T);
   static_assert(1 << kLevels == W && kBlock % (W * V) == 0, "");
 
  public:
@@ -74,9 +75,17 @@ class Tiles {
     const std::int64_t first = larger<std::int64_t>(0, block - tile_.position) * group_;
     std::int64_t last = rows_;
     if (seen_.window > 0) last = smaller(last, (block + kBlock - 1 + seen_.window - tile_.position) * group_);
-    each_tile(first, last, [&](auto rows, std::int64_t row) { score<decltype(rows)::value>(row); });
+    locate(tile_, seen_, block + kBlock, coming_places_);
+    const auto share = [&](std::int64_t row) { return (row - first) * kBlock / (last - first); };
+    each_tile(first, last, [&](auto rows, std::int64_t row) {
+      fetch(keys_, share(row), share(row + rows.value));
+      score<rows.value>(row);
+    });
     weigh(block, first, last);
-    each_tile(first, last, [&](auto rows, std::int64_t row) { mix<decltype(rows)::value>(block, row); });
+    each_tile(first, last, [&](auto rows, std::int64_t row) {
+      fetch(values_, share(row), share(row + rows.value));
+      mix<rows.value>(block, row);
+    });
   }
 
   template <int Rows>
@@ -90,6 +99,12 @@ class Tiles {
     if (R > 2)
       for (; row + 2 <= end; row += 2) function(Count<2>(), row);
     for (; row < end; ++row) function(Count<1>(), row);
+  }
+
+  // Some tokens of the next block, while this one is worked on.
+  void fetch(const T* cache, std::int64_t first, std::int64_t last) const {
+    for (const std::int64_t* place = coming_places_ + first; place != coming_places_ + last; ++place)
+      for (std::int64_t d = 0; d < dim_ && *place >= 0; d += kLine) __builtin_prefetch(cache + *place + d, 0, kFar);
   }
 
   static const T* at(const T* cache, std::int64_t place) {
@@ -281,7 +296,7 @@ class Tiles {
   float scale_;
   float *queries_, *packed_keys_, *packed_values_, *scores_, *factors_;
   const T *keys_, *values_;  // the caches, from the kv head on
-  std::int64_t places_[kBlock];  // places of the block's keys; -1: hidden from all
+  std::int64_t places_[kBlock], coming_places_[kBlock];  // of the block's keys, of the next one's; -1: hidden from all
 };
 
 }  // namespace
