@@ -30,7 +30,7 @@ def batches(draw):
     return size, Batch(tuple(rows), decodes)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None)
 @given(batches())
 def test_inputs_equal_a_plain_construction(drawn):
     size, batch = drawn
@@ -55,7 +55,7 @@ def test_inputs_equal_a_plain_construction(drawn):
     assert (inputs.batch.decode_rows, inputs.batch.page_size) == (batch.decode_rows, size)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None)
 @given(batches())
 def test_the_page_table_leads_every_earlier_token_to_its_page(drawn):
     size, batch = drawn

@@ -136,8 +136,6 @@ TestSchedulerMachine.settings = settings(
     max_examples=80,
     stateful_step_count=50,
     deadline=None,
-    derandomize=True,
-    database=None,
     suppress_health_check=list(HealthCheck),
 )
 

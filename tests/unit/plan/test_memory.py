@@ -61,7 +61,7 @@ def changed_by(case, key, value):
     return {**case, names[key]: value if "fraction" in key else int(value)}
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, deadline=None)
 @given(cases)
 def test_a_budget_fits_the_device_and_an_advice_is_right(case):
     total = case["total"]
@@ -82,7 +82,7 @@ def test_a_budget_fits_the_device_and_an_advice_is_right(case):
         assert again is not None or second.message.split()[:2] != error.message.split()[:2]
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None)
 @given(needs_of, st.integers(0, 40 * GIB), st.floats(0.01, 0.99), st.sampled_from([1, 16, 48]))
 def test_the_smallest_fraction_that_is_named_fits_and_a_smaller_one_does_not(needed, spare, share_of, page_size):
     least = needed.weights + 144 * needed.kv_bytes_per_token

@@ -39,6 +39,11 @@ def test_a_default_stands_in_for_unset_and_for_empty(name, default):
     assert text_of(f"${{{name}:-{default}}}", {name: "set"}) == "set"
 
 
+def test_bytes_that_are_no_utf8_in_a_variable_are_an_error_that_names_it():
+    with pytest.raises(InterpolationError, match="X is not UTF-8"):
+        interpolate_text("/m/${X:-a}", {"X": b"\xff".decode("utf-8", "surrogateescape")})
+
+
 @given(names)
 def test_an_unset_variable_is_an_error_that_names_it(name):
     for text in (f"${{{name}}}", f"${{{name}:?}}", f"${{{name}:?why}}"):

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from anychip.recipe import load
-from anychip.recipe.scalars import resolve
+from anychip.recipe.scalars import is_text, join_halves, resolve
 from anychip_sdk.errors import RecipeInvalid
 
 
@@ -44,6 +44,25 @@ from anychip_sdk.errors import RecipeInvalid
 def test_scalars_follow_the_core_schema(text, value):
     assert resolve(text) == value
     assert type(resolve(text)) is type(value)
+
+
+def test_surrogate_pairs_become_characters_as_in_json():
+    assert join_halves("<\ud83d\ude00>") == "<\U0001f600>"
+    assert join_halves("plain \U0001f600") == "plain \U0001f600"
+
+
+@pytest.mark.parametrize("text", ["\ud83d", "\ude00\ud83d", "a\ud83db"])
+def test_half_a_surrogate_pair_is_no_text(text):
+    assert not is_text(text)
+    with pytest.raises(ValueError, match="utf-16"):
+        join_halves(text)
+
+
+def test_half_a_surrogate_pair_in_a_recipe_is_refused_at_its_place(tmp_path):
+    file = tmp_path / "r.yaml"
+    file.write_text('version: 1\nname: a\nmodel: {source: "/m\\ud800"}\n', encoding="utf-8")
+    with pytest.raises(RecipeInvalid, match=r"r\.yaml:3:17  half a surrogate pair"):
+        load(file, env={})
 
 
 def test_nan_is_a_float():

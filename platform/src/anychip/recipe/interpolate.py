@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from anychip.recipe.errors import Problems
 from anychip.recipe.nodes import Entry, Items, Node, Path, Scalar, Table, dotted
-from anychip.recipe.scalars import resolve
+from anychip.recipe.scalars import is_text, resolve
 
 _DOLLAR = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<body>[^{}]*)\}|(?P<stray>))")
 _BODY = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?:(?P<operator>:-|:\?)(?P<argument>.*))?", re.DOTALL)
@@ -16,7 +16,7 @@ _FORMS = "write ${NAME}, ${NAME:-default} or ${NAME:?message}, or $$ for a dolla
 
 
 class InterpolationError(ValueError):
-    """The text names a variable that is not set, or its `$` is not one of the forms."""
+    """The text names a variable that is not set or no text, or its `$` is not one of the forms."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,8 @@ def interpolate_text(text: str, env: Mapping[str, str]) -> Interpolated:
 
 def _value(name: str, operator: str | None, argument: str | None, env: Mapping[str, str]) -> str:
     value = env.get(name)
+    if value and not is_text(value):
+        raise InterpolationError(f"the variable {name} is not UTF-8 text")
     if operator is None:
         if value is None:
             raise InterpolationError(f"the variable {name} is not set. Set it, or write ${{{name}:-default}}")

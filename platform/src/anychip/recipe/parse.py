@@ -12,7 +12,7 @@ from ruamel.yaml.reader import ReaderError
 from anychip.recipe.errors import Problems
 from anychip.recipe.nodes import Entry, Items, Node, Scalar, Table, children
 from anychip.recipe.origins import Origin
-from anychip.recipe.scalars import resolve
+from anychip.recipe.scalars import join_halves, resolve
 
 _DEPTH = 24  # a recipe nests four deep
 _NODES = 20_000  # counted with aliases written out, against files that explode
@@ -81,9 +81,8 @@ class _Builder:
             self._open.add(event.anchor)
         node: Node
         if kind == "ScalarEvent":
-            is_plain = bool(event.implicit[0])
-            value = resolve(event.value) if is_plain else event.value
-            node = Scalar(value, origin, event.value, is_plain)
+            text, is_plain = self._text(event, origin), bool(event.implicit[0])
+            node = Scalar(resolve(text) if is_plain else text, origin, text, is_plain)
         elif kind == "SequenceStartEvent":
             node = Items(tuple(self._node(e, depth + 1) for e in self._until("SequenceEndEvent")), origin)
         else:
@@ -92,6 +91,13 @@ class _Builder:
             self._open.discard(event.anchor)
             self._anchors[event.anchor] = (node, self._count - before)
         return node
+
+    def _text(self, event: Any, origin: Origin) -> str:
+        try:
+            return join_halves(event.value)
+        except ValueError:
+            message = "half a surrogate pair (\\ud800 to \\udfff), which is no Unicode text; write the character itself"
+            raise _Refused(origin, message) from None
 
     def _until(self, end: str) -> Iterator[Any]:
         for event in self._events:

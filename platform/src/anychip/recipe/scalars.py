@@ -1,4 +1,4 @@
-"""Turn what stands in a YAML scalar into a value, by YAML 1.2's core schema. Knows no key of a recipe."""
+"""Turn what stands in a YAML scalar into text and a value, by YAML 1.2's core schema. Knows no key of a recipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,22 @@ _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
 _SPECIAL = {".inf": "inf", "+.inf": "inf", "-.inf": "-inf", ".nan": "nan"}
+_HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
 _NUMBER_CHARACTERS = 64  # longer than any number that a recipe can mean
+
+
+def is_text(value: str) -> bool:
+    """Whether it is Unicode: escapes and the environment may hold halves of surrogate pairs."""
+    return _HALF.search(value) is None
+
+
+def join_halves(value: str) -> str:
+    r"""The text that is meant where a character is escaped as a surrogate pair, as JSON does: "\ud83d\ude00".
+
+    Raises:
+        ValueError: half a pair stands alone.
+    """
+    return value if is_text(value) else value.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 
 
 def resolve(text: str) -> Value:
@@ -41,4 +56,4 @@ def _number(text: str) -> Value:
     return text if special is None else float(special)
 
 
-__all__ = ["resolve"]
+__all__ = ["is_text", "join_halves", "resolve"]
