@@ -26,11 +26,11 @@ from anychip.engine import messages
 from anychip.engine.core import EngineCore, build_core
 from anychip.engine.outputs import ChoiceAssembler
 from anychip.engine.request import GenerateRequest, SamplingParams, TokenEvent
-from anychip.engine.tokenizer import Tokenizer
 from anychip.graph import codegen
 from anychip.recipe import load
 from anychip.server.openai.replies import TextChoice, TextReply
 from anychip.server.streaming import frame
+from anychip.text.tokenizer import Tokenizer
 from anychip.weights.checkpoint import open_checkpoint
 from anychip_sdk.ops import CATALOGUE
 from anychip_sdk.registry import Resolution

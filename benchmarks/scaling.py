@@ -41,15 +41,15 @@ from typing import Any, TypeVar
 from anychip.backends import choose
 from anychip.engine.core import EngineCore
 from anychip.engine.loader import LoadedModel, load_model
-from anychip.engine.measure import measure as measure_device
-from anychip.engine.memory_speed import MemoryClock, Steady
-from anychip.engine.random_model import load_random, plan_random
-from anychip.engine.rehearsal import Rehearsal, tokens_held
 from anychip.engine.request import GenerateRequest, SamplingParams
-from anychip.plan.costs import Costs, Step, costs_of
+from anychip.forecast.costs import Costs, Step, costs_of
+from anychip.forecast.speeds import Known, Subject, find_speeds, known_of
+from anychip.measure.measure import measure as measure_device
+from anychip.measure.memory_speed import MemoryClock, Steady
+from anychip.measure.random_model import load_random, plan_random
+from anychip.measure.rehearsal import Rehearsal, tokens_held
 from anychip.plan.make import prepare
 from anychip.plan.plan import Plan
-from anychip.plan.speeds import Known, Subject, find_speeds, known_of
 from anychip.recipe.schema import Recipe
 from anychip_sdk.device import Device, DeviceConfig
 from anychip_sdk.speeds import Speeds

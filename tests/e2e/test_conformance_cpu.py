@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from anychip_sdk.conformance import store
-from anychip_sdk.conformance.certificate import KillScore
+from anychip_sdk.conformance.certify import store
+from anychip_sdk.conformance.certify.certificate import KillScore
 from support.command_line import platform, write_keys
 from support.tiny_models import make_tiny
 

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from anychip_sdk.conformance.html import report_html
-from anychip_sdk.conformance.verdict import judged
+from anychip_sdk.conformance.certify.verdict import judged
+from anychip_sdk.conformance.report.html import report_html
 from support.command_line import platform
 from support.conformance_runs import case, made_up, waiver
 

@@ -13,9 +13,9 @@ from anychip import Engine
 from anychip.engine.request import SamplingParams
 from anychip.plan.make import make_plan
 from anychip.recipe import load
-from anychip_sdk.conformance.runner import Options, run
-from anychip_sdk.conformance.target import find_target
-from anychip_sdk.conformance.verdict import verdict
+from anychip_sdk.conformance.certify.verdict import verdict
+from anychip_sdk.conformance.run.runner import Options, run
+from anychip_sdk.conformance.run.target import find_target
 from anychip_sdk.errors import BackendNotFound
 from support.deploying import free_port
 from support.native_libraries import build_example

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from anychip.engine.tokenizer import Tokenizer
+from anychip.text.tokenizer import Tokenizer
 from anychip.weights.checkpoint import open_checkpoint
 from anychip.weights.sources import locate
 from support.engines import core_of, greedy, loaded, logits_of, make_recipe, random_prompts, run

@@ -14,7 +14,7 @@ from anychip_sdk.backend import BackendInfo, load_backend
 from anychip_sdk.conformance.claims import Claims, Waiver
 from anychip_sdk.conformance.profiles import CORE_OPS
 from anychip_sdk.conformance.results import CaseResult, Identity, Results, Suite
-from anychip_sdk.conformance.target import Target
+from anychip_sdk.conformance.run.target import Target
 from anychip_sdk.hooks import hookimpl
 from anychip_sdk.testing import ReferencePlugin
 

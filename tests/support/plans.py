@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
+from anychip.forecast.explain_costs import costs_json, costs_text
+from anychip.forecast.price import price
+from anychip.forecast.speeds import Known
 from anychip.models.config import ModelConfig
 from anychip.plan.explain import as_json, as_text
 from anychip.plan.plan import Plan
-from anychip.plan.price import price
 from anychip.plan.resolve import CheckpointFacts, resolve
-from anychip.plan.speeds import Known
 from anychip.recipe import load
 from anychip.recipe.schema import Recipe
 from anychip_sdk.backend import Backend, BackendInfo, load_backend
@@ -197,8 +198,11 @@ class GoldenCase:
         plan, stem = self.plan(), self.recipe.replace("/", "-")
         config, backend = ModelConfig.from_raw(self.raw_config), stub_backend(self.backend, **self.options)
         cost = price(plan, facts(config), backend, Known(None, "nobody measured it"))
-        data = json.dumps(as_json(plan, cost), indent=1, ensure_ascii=False)
-        return {GOLDEN / f"{stem}.txt": as_text(plan, cost) + "\n", GOLDEN / f"{stem}.json": data + "\n"}
+        data = json.dumps(as_json(plan, costs_json(plan, cost)), indent=1, ensure_ascii=False)
+        return {
+            GOLDEN / f"{stem}.txt": as_text(plan, costs_text(plan, cost)) + "\n",
+            GOLDEN / f"{stem}.json": data + "\n",
+        }
 
 
 P800: Mapping[str, Any] = {

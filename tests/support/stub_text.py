@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 
-from anychip.engine.messages_text import plain_messages
+from anychip.text.messages_text import plain_messages
 
 EOS = 256
 FIRST_PIECE = 257

@@ -15,7 +15,7 @@ from anychip.cli.output import Output, OutputOption, emit, progress_console
 if TYPE_CHECKING:
     from anychip_sdk.conformance.command import Answer
     from anychip_sdk.conformance.results import CaseResult
-    from anychip_sdk.conformance.runner import Listener
+    from anychip_sdk.conformance.run.runner import Listener
 
 
 class ProfileName(str, Enum):
@@ -70,7 +70,7 @@ def run(
 ) -> None:
     """Test a backend: exit 0 conformant, 7 not, 10 without a verdict."""
     from anychip_sdk.conformance import command
-    from anychip_sdk.conformance.runner import Options
+    from anychip_sdk.conformance.run.runner import Options
     from anychip_sdk.device import DeviceConfig
 
     options = Options(

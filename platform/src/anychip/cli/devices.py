@@ -59,8 +59,8 @@ def _measure(name: str, threads: int | None, output: Output) -> None:
     from dataclasses import asdict
 
     from anychip.backends import NATIVE, choose
-    from anychip.engine.measure import measure
-    from anychip.plan.speeds import Subject, keep
+    from anychip.forecast.speeds import Subject, keep
+    from anychip.measure.measure import measure
 
     library = name if Path(name).suffix == ".so" else None
     backend = choose(NATIVE if library else name, library).backend

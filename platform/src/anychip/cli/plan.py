@@ -16,12 +16,13 @@ def plan(
     output: OutputOption = Output.text,
 ) -> None:
     """Show what a recipe would become on this machine, and why; reads no weights. Exit code 4: something is missing."""
+    from anychip.forecast.explain_costs import costs_json, costs_text
+    from anychip.forecast.price import make_priced
     from anychip.plan.explain import as_json, as_text
-    from anychip.plan.make import make_priced
     from anychip.recipe import load
 
     made, price = make_priced(load(recipe, sets=assignments(sets, emulate=emulate)).recipe)
-    emit(as_json(made, price), output, text=as_text(made, price))
+    emit(as_json(made, costs_json(made, price)), output, text=as_text(made, costs_text(made, price)))
 
 
 def register(app: typer.Typer) -> None:

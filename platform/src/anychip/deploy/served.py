@@ -9,14 +9,14 @@ import structlog
 
 import anychip
 from anychip.deploy.secrets import read_secret
-from anychip.engine.chat_template import ChatTemplate
 from anychip.engine.request import namespace_of
-from anychip.engine.tokenizer import Tokenizer
 from anychip.plan.explain import as_json
 from anychip.plan.make import make_plan
 from anychip.plan.plan import Plan
 from anychip.recipe import Recipe
 from anychip.server.settings import Served, ServerSettings
+from anychip.text.chat_template import ChatTemplate
+from anychip.text.tokenizer import Tokenizer
 from anychip.weights.checkpoint import open_checkpoint
 
 #: What a model's generation_config may choose for requests that don't.

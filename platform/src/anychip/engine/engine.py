@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Union
 
-from anychip.engine.chat_template import ChatTemplate
 from anychip.engine.core import EngineCore, build_core
 from anychip.engine.outputs import ChoiceAssembler
 from anychip.engine.request import FinishReason, GenerateRequest, SamplingParams
-from anychip.engine.tokenizer import Tokenizer
 from anychip.plan.plan import Plan
 from anychip.recipe import load as load_recipe
 from anychip.recipe.schema import Recipe
+from anychip.text.chat_template import ChatTemplate
+from anychip.text.tokenizer import Tokenizer
 from anychip.weights.checkpoint import open_checkpoint
 from anychip_sdk.errors import RequestInvalid
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from anychip.engine.request import FinishReason, TokenEvent
-from anychip.engine.stop import StopMatcher
+from anychip.text.stop import StopMatcher
 
 
 class Decoder(Protocol):

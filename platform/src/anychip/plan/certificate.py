@@ -12,7 +12,7 @@ from anychip_sdk.conformance.claims import PROFILES
 from anychip_sdk.device import DeviceInfo
 
 if TYPE_CHECKING:
-    from anychip_sdk.conformance.store import Found
+    from anychip_sdk.conformance.certify.store import Found
 
 
 def find_certificate(
@@ -26,7 +26,7 @@ def find_certificate(
         emulate: the device is emulated, so certificates made on the emulator count too.
         library: the path of the shared object, where the backend is one.
     """
-    from anychip_sdk.conformance.store import certificates_for
+    from anychip_sdk.conformance.certify.store import certificates_for
 
     digest = None if library is None else hashlib.sha256(Path(library).read_bytes()).hexdigest()
     held = [_held(one, device, emulate=emulate) for one in certificates_for(backend.distribution, digest)]

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from anychip.plan.explain_costs import costs_json, costs_text
 from anychip.plan.memory import as_mapping, gib
 from anychip.plan.plan import EMULATED, Decision, HeldCertificate, OpRow, Plan
-from anychip.plan.price import Price
 from anychip_sdk.registry import dtype_name
 
 SCHEMA_VERSION = 1
 SYNCHRONOUS = "synchronous: the host waits for every copy and kernel"
 
 
-def as_json(plan: Plan, price: Price | None = None) -> dict[str, object]:
-    """The plan as plain JSON values: a stable contract with a schema version. Sizes in bytes. No secret is in it."""
-    costs = {} if price is None else {"costs": costs_json(plan, price)}
+def as_json(plan: Plan, costs: Mapping[str, object] | None = None) -> dict[str, object]:
+    """The plan as plain JSON values: a stable contract with a schema version. Sizes in bytes. No secret is in it.
+
+    Args:
+        costs: the section `costs`, as `anychip.forecast` makes it; None leaves it out.
+    """
     device, config = plan.backend.device, plan.model.config
     return {
         "schema_version": SCHEMA_VERSION,
@@ -87,7 +88,7 @@ def as_json(plan: Plan, price: Price | None = None) -> dict[str, object]:
         "ops": [op_json(row) for row in plan.ops],
         "weights": {"parameters": len(plan.weights), "elements": sum(one.elements for one in plan.weights.values())},
         "parallel": {"rank": plan.shard.rank, "size": plan.shard.size},
-        **costs,
+        **({} if costs is None else {"costs": costs}),
         "warnings": list(plan.warnings),
     }
 
@@ -105,15 +106,19 @@ def op_json(row: OpRow) -> dict[str, object]:
     }
 
 
-def as_text(plan: Plan, price: Price | None = None) -> str:
-    """The plan for a person: sections of aligned lines, a reason behind every decision."""
+def as_text(plan: Plan, costs: Sequence[str] = ()) -> str:
+    """The plan for a person: sections of aligned lines, a reason behind every decision.
+
+    Args:
+        costs: the lines of the section `costs`, as `anychip.forecast` makes them.
+    """
     sections = (
         ("plan", _head(plan)),
         ("memory", _memory(plan)),
         ("scheduler", _scheduler(plan)),
         ("fusions", _fusions(plan)),
         ("ops", [op_line(row) for row in plan.ops]),
-        ("costs", [] if price is None else costs_text(plan, price)),
+        ("costs", list(costs)),
         ("warnings", list(plan.warnings)),
     )
     parts = []

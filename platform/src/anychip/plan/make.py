@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from anychip import backends
 from anychip.plan.certificate import find_certificate
 from anychip.plan.plan import HeldCertificate, Plan
-from anychip.plan.price import Price, price
 from anychip.plan.resolve import CheckpointFacts, resolve
-from anychip.plan.speeds import Subject, find_speeds
 from anychip.recipe.schema import Recipe
 from anychip.weights.checkpoint import Checkpoint, open_checkpoint
 from anychip.weights.sources import locate
@@ -40,17 +38,6 @@ def make_plan(recipe: Recipe, *, in_use: bool = False) -> Plan:
     prepared = prepare(recipe, in_use=in_use)
     prepared.checkpoint.close()
     return prepared.plan
-
-
-def make_priced(recipe: Recipe) -> tuple[Plan, Price]:
-    """`make_plan`, and what its steps cost."""
-    prepared = prepare(recipe)
-    plan, backend = prepared.plan, prepared.backend
-    try:
-        subject = Subject(backend, plan.backend.device, recipe.backend.threads, recipe.backend.plugin_path)
-        return plan, price(plan, facts_of(prepared.checkpoint), backend, find_speeds(subject))
-    finally:
-        prepared.checkpoint.close()
 
 
 def prepare(recipe: Recipe, *, in_use: bool = False) -> Prepared:
@@ -116,4 +103,4 @@ def _together(problems: list[AnychipError]) -> AnychipError:
     return PreconditionFailed("\n".join(str(problem) for problem in problems))
 
 
-__all__ = ["Prepared", "facts_of", "make_plan", "make_priced", "prepare", "prepare_with"]
+__all__ = ["Prepared", "facts_of", "make_plan", "prepare", "prepare_with"]

@@ -19,7 +19,7 @@ from anychip_sdk.backend import Backend
 from anychip_sdk.conformance.checks._tasks import identity, purity
 from anychip_sdk.conformance.claims import CAPABILITIES, Claims
 from anychip_sdk.conformance.manifest import FILE, ManifestInvalid, find_manifest, read_claims
-from anychip_sdk.conformance.target import Loader
+from anychip_sdk.conformance.run.target import Loader
 from anychip_sdk.device import Capabilities, DeviceInfo
 from anychip_sdk.errors import AnychipError
 from anychip_sdk.fusion import POLICIES

@@ -16,7 +16,7 @@ from anychip_sdk.conformance.claims import PROFILES
 from anychip_sdk.conformance.command import Answer
 from anychip_sdk.conformance.requirements import LEVELS
 from anychip_sdk.conformance.results import CaseResult
-from anychip_sdk.conformance.runner import Options
+from anychip_sdk.conformance.run.runner import Options
 from anychip_sdk.device import DeviceConfig
 from anychip_sdk.errors import AnychipError
 

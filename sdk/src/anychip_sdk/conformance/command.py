@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from anychip_sdk.conformance.cases import load_checks
+from anychip_sdk.conformance.certify.store import keep, store_kill_score, stored_kill_score
+from anychip_sdk.conformance.certify.verdict import Verdict, verdict
+from anychip_sdk.conformance.certify.verify import verify
 from anychip_sdk.conformance.claims import Profile
-from anychip_sdk.conformance.diff import difference
 from anychip_sdk.conformance.profiles import SCOPES
-from anychip_sdk.conformance.report import finish, rewrite
+from anychip_sdk.conformance.report.diff import difference
+from anychip_sdk.conformance.report.report import finish, rewrite
 from anychip_sdk.conformance.requirements import REQUIREMENTS
 from anychip_sdk.conformance.results import Results, load_results
-from anychip_sdk.conformance.runner import Listener, Options, run
-from anychip_sdk.conformance.store import keep, store_kill_score, stored_kill_score
-from anychip_sdk.conformance.target import find_target
-from anychip_sdk.conformance.verdict import Verdict, verdict
-from anychip_sdk.conformance.verify import verify
+from anychip_sdk.conformance.run.runner import Listener, Options, run
+from anychip_sdk.conformance.run.target import find_target
 from anychip_sdk.errors import ConformanceFailed, Inconclusive, Regression, UsageError
 
 FAILURES_SHOWN = 20

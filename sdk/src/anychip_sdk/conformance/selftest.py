@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from anychip_sdk.conformance.cases import load_checks, suite_digest, suite_version
-from anychip_sdk.conformance.certificate import KillScore
+from anychip_sdk.conformance.certify.certificate import KillScore
 from anychip_sdk.conformance.mutants import load_mutants
 from anychip_sdk.conformance.mutants.judging import Judged, Unit, neighbours, serve
 from anychip_sdk.conformance.requirements import REQUIREMENTS

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 import pytest
 
 from anychip_sdk.conformance.cases import Planned
-from anychip_sdk.conformance.runner import replay
-from anychip_sdk.conformance.sessions import VARIABLES, Chosen, Workers, choose, waiver_of
+from anychip_sdk.conformance.run.runner import replay
+from anychip_sdk.conformance.run.sessions import VARIABLES, Chosen, Workers, choose, waiver_of
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from anychip_sdk.conformance.attempt import Bench
 from anychip_sdk.conformance.cases import plan_cases
 from anychip_sdk.conformance.manifest import load_claims
+from anychip_sdk.conformance.run.attempt import Bench
 from anychip_sdk.device import DeviceConfig
 from anychip_sdk.errors import (
     BackendIncompatible,

@@ -9,7 +9,7 @@ from anychip_sdk.conformance.claims import CAPABILITIES, PROFILES
 from anychip_sdk.conformance.manifest import ManifestInvalid, find_manifest, load_claims, read_claims
 from anychip_sdk.conformance.profiles import covers, missing_claims
 from anychip_sdk.conformance.requirements import REQUIREMENTS
-from anychip_sdk.conformance.target import find_target
+from anychip_sdk.conformance.run.target import find_target
 from anychip_sdk.errors import BackendNotFound, PreconditionFailed
 
 GOOD = """\

@@ -7,8 +7,8 @@ import pytest
 from anychip_sdk import DeviceConfig
 from anychip_sdk.conformance.claims import Claims
 from anychip_sdk.conformance.command import conduct
-from anychip_sdk.conformance.runner import Options, replay, run_in_process
-from anychip_sdk.conformance.target import LibraryLoader, Loader, find_target, without_emulator
+from anychip_sdk.conformance.run.runner import Options, replay, run_in_process
+from anychip_sdk.conformance.run.target import LibraryLoader, Loader, find_target, without_emulator
 from anychip_sdk.errors import PreconditionFailed
 from support import vendor_plugins as vendor
 from support.conformance_runs import OddLoader

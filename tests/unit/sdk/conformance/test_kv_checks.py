@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from anychip_sdk.backend import load_backend
-from anychip_sdk.conformance.pools import NewTensors, read_token, trapped
 from anychip_sdk.conformance.reference import reference_claims
 from anychip_sdk.conformance.reference.plugin import AsyncReferencePlugin
 from anychip_sdk.conformance.requirements import REQUIREMENTS
+from anychip_sdk.conformance.trial.pools import NewTensors, read_token, trapped
 from anychip_sdk.hooks import hookimpl
 from anychip_sdk.kv import SlabKVPool
 from anychip_sdk.ops import paged_attention

@@ -5,14 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from anychip_sdk.conformance import command, oracle, selftest
-from anychip_sdk.conformance.certificate import KillScore
+from anychip_sdk.conformance import command, selftest
+from anychip_sdk.conformance.certify.certificate import KillScore
 from anychip_sdk.conformance.mutants import MUTANTS, Mutant, healthy_claims, load_mutants, mutant
 from anychip_sdk.conformance.mutants.judging import Unit, judge
 from anychip_sdk.conformance.reference import ReferenceLoader
 from anychip_sdk.conformance.requirements import REQUIREMENTS, TRACKS
-from anychip_sdk.conformance.runner import run_in_process
+from anychip_sdk.conformance.run.runner import run_in_process
 from anychip_sdk.conformance.selftest import Row, SelfTest, unkilled
+from anychip_sdk.conformance.trial import oracle
 from anychip_sdk.errors import UsageError
 from anychip_sdk.ops import CATALOGUE
 from anychip_sdk.testing.check import Comparison

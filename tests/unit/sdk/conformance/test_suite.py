@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from anychip_sdk.conformance.sessions import choose
+from anychip_sdk.conformance.run.sessions import choose
 from anychip_sdk.errors import UsageError
 
 

@@ -22,7 +22,7 @@ from anychip_sdk.conformance.checks._work import (
 )
 from anychip_sdk.conformance.context import Context
 from anychip_sdk.conformance.requirements import Violation, expect, requirement
-from anychip_sdk.conformance.target import without_emulator
+from anychip_sdk.conformance.run.target import without_emulator
 from anychip_sdk.device import Device, DeviceInfo
 from anychip_sdk.errors import DeviceAbsent
 

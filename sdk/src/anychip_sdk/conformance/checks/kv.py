@@ -10,8 +10,9 @@ import torch
 
 from anychip_sdk.conformance.claims import Claims
 from anychip_sdk.conformance.context import Context
-from anychip_sdk.conformance.placing import AXES
-from anychip_sdk.conformance.pools import (
+from anychip_sdk.conformance.requirements import Case, Level, Violation, expect, requirement
+from anychip_sdk.conformance.trial.placing import AXES
+from anychip_sdk.conformance.trial.pools import (
     HEAD_DIM,
     KV_HEADS,
     LAYERS,
@@ -21,7 +22,6 @@ from anychip_sdk.conformance.pools import (
     pool_of,
     trapped,
 )
-from anychip_sdk.conformance.requirements import Case, Level, Violation, expect, requirement
 from anychip_sdk.errors import KVPoolExhausted, MemoryInsufficient
 from anychip_sdk.kv import KVPool, KVSpec
 

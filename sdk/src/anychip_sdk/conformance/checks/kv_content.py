@@ -9,11 +9,20 @@ import torch
 
 from anychip_sdk.conformance.checks.kv import page_size_cases
 from anychip_sdk.conformance.context import Context
-from anychip_sdk.conformance.oracle import judge, launch, same_bits
-from anychip_sdk.conformance.placing import AXES, Placed, batch_to
-from anychip_sdk.conformance.pools import HEAD_DIM, KV_HEADS, LAYERS, caches, kv_dtype, page_of, pool_of, read_token
 from anychip_sdk.conformance.requirements import Case, Violation, expect, requirement
-from anychip_sdk.conformance.trials import resolved
+from anychip_sdk.conformance.trial.oracle import judge, launch, same_bits
+from anychip_sdk.conformance.trial.placing import AXES, Placed, batch_to
+from anychip_sdk.conformance.trial.pools import (
+    HEAD_DIM,
+    KV_HEADS,
+    LAYERS,
+    caches,
+    kv_dtype,
+    page_of,
+    pool_of,
+    read_token,
+)
+from anychip_sdk.conformance.trial.trials import resolved
 from anychip_sdk.kv import KVPool
 from anychip_sdk.ops.base import AttentionBatch
 

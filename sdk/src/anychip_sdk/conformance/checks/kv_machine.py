@@ -11,8 +11,8 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from anychip_sdk.conformance.context import Context
-from anychip_sdk.conformance.pools import caches, page_of, pool_of
 from anychip_sdk.conformance.requirements import Violation, requirement
+from anychip_sdk.conformance.trial.pools import caches, page_of, pool_of
 from anychip_sdk.errors import KVPoolExhausted
 
 PAGES = 9

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import torch
 
-from anychip_sdk.conformance import op_cases
 from anychip_sdk.conformance.context import Context
-from anychip_sdk.conformance.op_cases import BATCH_OPS, HEAD_OPS, LOGIT_OPS, Sizes, per_op
-from anychip_sdk.conformance.oracle import verify
 from anychip_sdk.conformance.requirements import Case, requirement
-from anychip_sdk.conformance.trials import Trial, resolved, trial
+from anychip_sdk.conformance.trial import op_cases
+from anychip_sdk.conformance.trial.op_cases import BATCH_OPS, HEAD_OPS, LOGIT_OPS, Sizes, per_op
+from anychip_sdk.conformance.trial.oracle import verify
+from anychip_sdk.conformance.trial.trials import Trial, resolved, trial
 from anychip_sdk.ops.base import CATALOGUE, Op
 
 #: arguments that the schema allows to be views of a wider tensor

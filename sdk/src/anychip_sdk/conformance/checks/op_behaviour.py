@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from anychip_sdk.conformance import op_cases
 from anychip_sdk.conformance.context import Context
-from anychip_sdk.conformance.op_cases import BATCH_OPS, HEAD_OPS, IN_PLACE, per_op
-from anychip_sdk.conformance.oracle import call, judge, launch, on_host, run, same_bits
-from anychip_sdk.conformance.placing import CACHES, Placed, check_places, placed
 from anychip_sdk.conformance.requirements import Case, Violation, expect, requirement
-from anychip_sdk.conformance.trials import Trial, resolved, trial
+from anychip_sdk.conformance.trial import op_cases
+from anychip_sdk.conformance.trial.op_cases import BATCH_OPS, HEAD_OPS, IN_PLACE, per_op
+from anychip_sdk.conformance.trial.oracle import call, judge, launch, on_host, run, same_bits
+from anychip_sdk.conformance.trial.placing import CACHES, Placed, check_places, placed
+from anychip_sdk.conformance.trial.trials import Trial, resolved, trial
 from anychip_sdk.ops.base import CATALOGUE, AttentionBatch
 
 Results = tuple[torch.Tensor, ...]

@@ -9,10 +9,10 @@ import torch
 
 from anychip_sdk.conformance.claims import Claims
 from anychip_sdk.conformance.context import Context
-from anychip_sdk.conformance.oracle import launch, same_bits
-from anychip_sdk.conformance.placing import Placed, make_pool, token_major
 from anychip_sdk.conformance.requirements import Case, Level, expect, requirement
-from anychip_sdk.conformance.trials import resolved
+from anychip_sdk.conformance.trial.oracle import launch, same_bits
+from anychip_sdk.conformance.trial.placing import Placed, make_pool, token_major
+from anychip_sdk.conformance.trial.trials import resolved
 
 WIDTH = 64  #: of a slot
 ODD = 65  #: of a table, so that offsets are no multiples of powers of two

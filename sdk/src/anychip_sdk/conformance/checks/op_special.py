@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from anychip_sdk.conformance import op_cases
 from anychip_sdk.conformance.context import Context
-from anychip_sdk.conformance.op_cases import per_op
-from anychip_sdk.conformance.oracle import judge, run, same_bits, verify
 from anychip_sdk.conformance.requirements import Case, Violation, expect, requirement
-from anychip_sdk.conformance.trials import Trial, resolved, trial
+from anychip_sdk.conformance.trial import op_cases
+from anychip_sdk.conformance.trial.op_cases import per_op
+from anychip_sdk.conformance.trial.oracle import judge, run, same_bits, verify
+from anychip_sdk.conformance.trial.trials import Trial, resolved, trial
 
 Planter = Callable[[list[Any], float], None]
 

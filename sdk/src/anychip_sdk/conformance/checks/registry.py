@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from anychip_sdk.conformance import op_cases
 from anychip_sdk.conformance.claims import Claims
 from anychip_sdk.conformance.context import Context
-from anychip_sdk.conformance.op_cases import HEAD_OPS, Sizes, per_op
-from anychip_sdk.conformance.oracle import call, judge, same_bits, verify
-from anychip_sdk.conformance.placing import check_places, placed
 from anychip_sdk.conformance.requirements import Case, Level, Violation, expect, requirement
-from anychip_sdk.conformance.trials import Trial, trial
+from anychip_sdk.conformance.trial import op_cases
+from anychip_sdk.conformance.trial.op_cases import HEAD_OPS, Sizes, per_op
+from anychip_sdk.conformance.trial.oracle import call, judge, same_bits, verify
+from anychip_sdk.conformance.trial.placing import check_places, placed
+from anychip_sdk.conformance.trial.trials import Trial, trial
 from anychip_sdk.hooks import PreparedWeight
 from anychip_sdk.ops.base import CATALOGUE
 from anychip_sdk.registry import REFERENCE, Fact, Need, OpKey, dtype_name

@@ -9,10 +9,10 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from anychip_sdk.conformance.attempt import Bench
 from anychip_sdk.conformance.cases import Planned, load_checks, plan_cases
 from anychip_sdk.conformance.mutants.base import Mutant, healthy_for, load_mutants
 from anychip_sdk.conformance.requirements import REQUIREMENTS, Level
+from anychip_sdk.conformance.run.attempt import Bench
 from anychip_sdk.device import DeviceConfig
 from anychip_sdk.errors import AnychipError
 

@@ -1,0 +1,1 @@
+"""What steps cost and how long they take, from a plan and measured speeds. Runs nothing."""

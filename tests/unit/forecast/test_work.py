@@ -1,0 +1,89 @@
+"""What graphs ask for, against formulas of the model's shape. Knows no speed."""
+
+import pytest
+import torch
+
+from anychip.forecast.costs import costs_of
+from anychip.forecast.work import Asked, work_of
+from anychip.recipe.schema import Recipe
+from support.plans import plan_of, stub_backend, tiny_config
+
+LAYERS, HIDDEN, INNER, VOCAB, Q, KV = 3, 64, 128, 512, 64, 32
+LAYER = HIDDEN * (Q + 2 * KV) + Q * HIDDEN + 3 * HIDDEN * INNER
+
+
+def planned(policies, quantization="none", kind="qwen3"):
+    recipe = Recipe.model_validate(
+        {
+            "version": 1,
+            "name": "m",
+            "model": {"source": "./m", "quantization": quantization, "dtype": "bfloat16"},
+            "backend": {"name": "stub"},
+            "fusion": {"policies": policies},
+        }
+    )
+    return plan_of(recipe, tiny_config(kind, tie_word_embeddings=False), stub_backend())
+
+
+def together(plan):
+    uses = work_of(plan.graph, plan.model.config, plan.model.dtype.value, plan.scheduler.kv_dtype)
+    return sum(uses.values(), Asked())
+
+
+@pytest.mark.parametrize("policies", [[], "auto", ["qkv_proj", "gate_up_proj", "add_rms_norm"]])
+def test_fusions_change_neither_weights_nor_products_nor_attention(policies):
+    found = together(planned(policies))
+    assert found.parameters == LAYERS * LAYER + HIDDEN * VOCAB
+    norms = LAYERS * (2 * HIDDEN + 2 * 16) + HIDDEN
+    assert found.weight_bytes == 2 * (found.parameters + norms)
+    assert found.kv_bytes_per_token == 2 * 2 * LAYERS * KV
+    assert found.scores_per_token == LAYERS * 4
+    assert found.attention_flops_per_pair == 4 * LAYERS * Q
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+def test_matrices_and_what_goes_through_them_are_the_same_whichever_ops_share_a_kernel(quantization):
+    blocks, parts = (planned(policies, quantization) for policies in ("auto", ["qkv_proj", "gate_up_proj"]))
+    found = together(parts)
+    assert found.matrices == 4 * LAYERS + 1
+    through = LAYERS * (HIDDEN + Q + 2 * KV + Q + HIDDEN + HIDDEN + 2 * INNER + INNER + HIDDEN) + HIDDEN + VOCAB
+    assert found.matrix_bytes_per_row == 2 * through
+    assert together(blocks).by_matrix == found.by_matrix
+    assert together(blocks).calls < found.calls
+
+
+def test_activations_are_counted_where_they_are_written_and_read():
+    plan = planned([], kind="llama")
+    uses = work_of(plan.graph, plan.model.config, torch.bfloat16, torch.bfloat16)
+    moved = {use.op: asked.moved_bytes_per_row for use, asked in uses.items()}
+    assert moved["silu"] == 2 * LAYERS * 2 * INNER
+    assert moved["mul"] == 2 * LAYERS * 3 * INNER
+    assert moved["rope"] == 2 * LAYERS * 2 * (Q + KV)
+    assert moved["kv_write"] == 2 * LAYERS * 2 * 2 * KV
+    read, written = 5 * HIDDEN + Q + INNER, Q + 2 * KV + 2 * HIDDEN + 2 * INNER
+    assert moved["linear"] == 2 * LAYERS * (read + written)
+
+
+def test_a_fusion_moves_less():
+    assert together(planned("auto")).moved_bytes_per_row < together(planned([])).moved_bytes_per_row
+    assert together(planned("auto")).calls < together(planned([])).calls
+
+
+def test_integers_are_counted_as_bytes_that_are_read_and_as_elements_that_are_multiplied():
+    uses = work_of(planned([], "int4").graph, tiny_config(), torch.bfloat16, torch.bfloat16)
+    [products] = [asked for use, asked in uses.items() if use.kernel == "linear_int4 stub/linear_int4_stub uint8"]
+    assert products.parameters == LAYERS * LAYER
+    assert products.weight_bytes == products.parameters // 2 + products.parameters // 32 * 4
+
+
+def test_the_head_is_asked_for_sampled_rows_only():
+    sampled = {use.op for use in costs_of(planned("auto")).uses if use.is_sampled}
+    assert sampled == {"select_rows", "rms_norm", "lm_head", "argmax"}
+
+
+def test_layers_with_windows_are_told_apart():
+    config = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1}
+    recipe = Recipe.model_validate({"version": 1, "name": "m", "model": {"source": "./m"}, "backend": {"name": "stub"}})
+    plan = plan_of(recipe, tiny_config("qwen3", **config), stub_backend())
+    uses = work_of(plan.graph, plan.model.config, torch.bfloat16, torch.bfloat16)
+    assert {use.window: asked.calls for use, asked in uses.items() if use.op == "mha"} == {None: 1, 64: 2}
