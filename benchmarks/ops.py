@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import torch
 
 import anychip_cpu
-from anychip_cpu.kernels.packed import prepare
-from anychip_sdk import CATALOGUE, AttentionBatch, load_backend
-from anychip_sdk.registry import OpKey
-from anychip_sdk.testing import random_batch
+from anychip_sdk import CATALOGUE, load_backend
+from anychip_sdk.registry import Facts, Kernel, OpKey, dtype_name, with_prepared
+from anychip_sdk.step import Step
+from anychip_sdk.testing import random_step
 
 HIDDEN, INNER, VOCAB, HEADS, KV_HEADS, HEAD_DIM, MODEL_LAYERS = 1024, 3072, 151936, 16, 8, 128, 28
 LAYERS = 6
@@ -29,24 +29,24 @@ EPS = 1e-6
 ROWS = (1, 4, 8, 16)
 
 
-class Step(NamedTuple):
-    """One forward: its batch and how many tokens and rows it has."""
+class Forward(NamedTuple):
+    """One forward: its step and how many tokens and rows it has."""
 
     name: str
-    batch: AttentionBatch
+    step: Step
     tokens: int
     rows: int
 
 
-def steps(context: int, chunk: int, page_size: int) -> list[Step]:
+def steps(context: int, chunk: int, page_size: int) -> list[Forward]:
     generator = torch.Generator().manual_seed(0)
     pages = (max(ROWS) * (context + page_size) + chunk) // page_size + 1
     made = []
     for rows in ROWS:
-        batch = random_batch(generator, page_size, pages, [context] * rows, [])
-        made.append(Step(f"decode {rows}", batch, rows, rows))
-    batch = random_batch(generator, page_size, pages, [], [(chunk, chunk)])
-    return [*made, Step(f"prefill {chunk}", batch, chunk, 1)]
+        step = random_step(generator, page_size, pages, [context] * rows, [])
+        made.append(Forward(f"decode {rows}", step, rows, rows))
+    step = random_step(generator, page_size, pages, [], [(chunk, chunk)])
+    return [*made, Forward(f"prefill {chunk}", step, chunk, 1)]
 
 
 class Model:
@@ -73,35 +73,34 @@ class Model:
     def copies(self, *shape: int) -> list[torch.Tensor]:
         return [self.floats(*shape) for _ in range(LAYERS)]
 
-    def calls(self, step: Step) -> dict[str, tuple[str, list[tuple[Any, ...]]]]:
+    def calls(self, forward: Forward) -> dict[str, tuple[str, list[tuple[Any, ...]]]]:
         """Label -> (op, arguments of each layer)."""
-        x, wide = self.floats(step.tokens, HIDDEN), self.floats(step.tokens, 2 * INNER)
-        heads = self.floats(step.tokens, HEADS + 2 * KV_HEADS, HEAD_DIM)
+        x, wide = self.floats(forward.tokens, HIDDEN), self.floats(forward.tokens, 2 * INNER)
+        heads = self.floats(forward.tokens, HEADS + 2 * KV_HEADS, HEAD_DIM)
         q, k, v = heads.split((HEADS, KV_HEADS, KV_HEADS), dim=1)
         norm, head_norm = torch.ones(HIDDEN, dtype=self.dtype), torch.ones(HEAD_DIM, dtype=self.dtype)
-        positions = torch.arange(step.tokens)
-        logits = torch.randn(step.rows, VOCAB) * 3
-        settings = (torch.full((step.rows,), value) for value in (0.7, 0, 0.9, 0.0))
+        logits = torch.randn(forward.rows, VOCAB) * 3
+        settings = (torch.full((forward.rows,), value) for value in (0.7, 0, 0.9, 0.0))
         linear = {
-            f"linear {name}": ("linear", [(self.floats(step.tokens, w.shape[1]), w, None) for w in copies])
+            f"linear {name}": ("linear", [(self.floats(forward.tokens, w.shape[1]), w, None) for w in copies])
             for name, copies in self.matrices.items()
             if name != "lm_head"
         }
         scale = HEAD_DIM**-0.5
         return {
             **linear,
-            "lm_head": ("lm_head", [(x[: step.rows], self.matrices["lm_head"][0])]),
+            "lm_head": ("lm_head", [(x[: forward.rows], self.matrices["lm_head"][0])]),
             "rms_norm": ("rms_norm", [(x, norm, EPS)]),
             "add_rms_norm": ("add_rms_norm", [(x, x, norm, EPS)]),
-            "qk_norm_rope": ("qk_norm_rope", [(q, k, head_norm, head_norm, EPS, positions, self.table)]),
+            "qk_norm_rope": ("qk_norm_rope", [(q, k, head_norm, head_norm, EPS, forward.step, self.table)]),
             "silu_mul": ("silu_mul", [wide.chunk(2, dim=-1)]),
-            "kv_write": ("kv_write", [(k, v, *cache, step.batch.slots) for cache in self.caches]),
+            "kv_write": ("kv_write", [(k, v, *cache, forward.step, 0) for cache in self.caches]),
             "paged_attention": (
                 "paged_attention",
-                [(q, *cache, step.batch, scale, None) for cache in self.caches],
+                [(q, *cache, forward.step, scale, None, 0) for cache in self.caches],
             ),
             "argmax": ("argmax", [(logits,)]),
-            "sample": ("sample", [(logits, *settings, torch.rand(step.rows, dtype=torch.float64))]),
+            "sample": ("sample", [(logits, *settings, torch.rand(forward.rows, dtype=torch.float64))]),
             "ffn": (
                 "ffn",
                 [
@@ -112,8 +111,8 @@ class Model:
             "mha": (
                 "mha",
                 [
-                    (x, positions, a, None, head_norm, head_norm, EPS, self.table, *cache,
-                     step.batch.slots, step.batch, b, None, HEADS, scale, None)
+                    (x, a, None, head_norm, head_norm, EPS, self.table, *cache,
+                     forward.step, b, None, HEADS, scale, None, 0)
                     for a, b, cache in zip(self.matrices["qkv"], self.matrices["out"], self.caches, strict=True)
                 ],
             ),
@@ -137,21 +136,21 @@ def best_ms(function: Callable[..., Any], calls: list[tuple[Any, ...]], seconds:
 
 
 class Prepared:
-    """Weights in the kernels' layout, packed once per matrix."""
+    """Weights in the kernels' layout, packed once per matrix and op."""
 
     def __init__(self) -> None:
-        self._made: dict[int, Any] = {}
+        self._made: dict[tuple[str, int], Any] = {}
 
     def arguments(self, op: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(
-            self._one(op, value) if arg.weight and isinstance(value, torch.Tensor) else value
+            self._one(op, arg.name, value) if arg.weight and isinstance(value, torch.Tensor) else value
             for arg, value in zip(CATALOGUE[op].args, arguments, strict=True)
         )
 
-    def _one(self, op: str, weight: torch.Tensor) -> Any:
-        key = weight.data_ptr()
+    def _one(self, op: str, name: str, weight: torch.Tensor) -> Any:
+        key = op, weight.data_ptr()
         if key not in self._made:
-            prepared = prepare(weight, op)
+            prepared = anychip_cpu.anychip_prepare_weight(name, weight, op)
             self._made[key] = weight if prepared is None else prepared.value
         return self._made[key]
 
@@ -160,21 +159,33 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Label -> step -> milliseconds; the reference's under 'label (reference)'."""
     dtype: torch.dtype = getattr(torch, options.dtype)
     backend = load_backend("cpu", anychip_cpu, distribution="anychip-cpu", version="0")
-    all_steps = steps(options.context, options.chunk, options.page_size)
-    pages = max(int(step.batch.page_table.max()) for step in all_steps) + 1
+    forwards = steps(options.context, options.chunk, options.page_size)
+    pages = max(int(one.step.paged(0).page_table.max()) for one in forwards) + 1
     model, prepared = Model(dtype, pages, options.page_size), Prepared()
+    name = dtype_name(dtype)
+    facts: Facts = {"heads": HEADS, "kv_heads": KV_HEADS, "head_dim": HEAD_DIM, "dtype": name, "kv_dtype": name}
     found: dict[str, dict[str, float]] = {}
-    for step in all_steps:
-        for label, (op, calls) in model.calls(step).items():
-            resolved = backend.ops.resolve(OpKey(op, 1, dtype), {})
+    for forward in forwards:
+        for label, (op, calls) in model.calls(forward).items():
+            resolved = backend.ops.resolve(OpKey(op, 1, dtype), facts)
             if resolved is None:
                 continue
             ready = [prepared.arguments(op, one) for one in calls] if resolved.kernel.prepares_weight else calls
-            found.setdefault(label, {})[step.name] = best_ms(resolved.kernel.function, ready, options.seconds)
+            run, given = resolved.kernel.function, of_one_step(resolved.kernel, ready, facts)
+            found.setdefault(label, {})[forward.name] = best_ms(run, given, options.seconds)
             if options.reference and op not in ("ffn", "mha", "lm_head"):
                 reference = best_ms(CATALOGUE[op].reference, calls[:1], 0.0)
-                found.setdefault(f"{label} (reference)", {})[step.name] = reference
+                found.setdefault(f"{label} (reference)", {})[forward.name] = reference
     return found
+
+
+def of_one_step(kernel: Kernel, calls: list[tuple[Any, ...]], facts: Facts) -> list[tuple[Any, ...]]:
+    """The layers' arguments as the kernel takes them; what it prepares of the step is made once, as in a model."""
+    at = CATALOGUE[kernel.op].step_index
+    if at is None:
+        return calls
+    first = with_prepared(kernel, calls[0], facts)
+    return [(*one[:at], first[at], *one[at + 1 :]) for one in calls]
 
 
 def main() -> None:

@@ -22,7 +22,8 @@ import torch
 
 from anychip.engine.radix_cache import RadixCache
 from anychip.engine.sequence import encode
-from anychip_sdk.kv import TOKEN_MAJOR, KVLayout, KVPool, LedgerKVPool
+from anychip_sdk.kv import KVPool, LedgerKVPool, PoolSpec
+from anychip_sdk.state import StateGroup, StateSpec, StateTensor
 
 PAGE = 16
 PROMPT_PAGES = 256
@@ -33,12 +34,13 @@ class BarePool(LedgerKVPool):
     """The book-keeping of a pool without its memory."""
 
     def __init__(self, pages: int) -> None:
-        super().__init__(KVLayout(PAGE, pages, TOKEN_MAJOR, torch.bfloat16, 4))
+        entry = StateGroup(StateSpec("entry", "paged", (StateTensor("entry", (2,)),)), 1)
+        super().__init__(PoolSpec((entry,), torch.bfloat16, 4 * pages * PAGE, PAGE))
 
     def copy_pages(self, src: Sequence[int], dst: Sequence[int]) -> None:
         raise NotImplementedError("this pool has no memory")
 
-    def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def tensors(self, group: int, layer: int) -> tuple[torch.Tensor, ...]:
         raise NotImplementedError("this pool has no memory")
 
 

@@ -42,7 +42,7 @@ from anychip.backends import choose
 from anychip.engine.core import EngineCore
 from anychip.engine.loader import LoadedModel, load_model
 from anychip.engine.request import GenerateRequest, SamplingParams
-from anychip.forecast.costs import Costs, Step, costs_of
+from anychip.forecast.costs import Costs, StepShape, costs_of
 from anychip.forecast.speeds import Known, Subject, find_speeds, known_of
 from anychip.measure.measure import measure as measure_device
 from anychip.measure.memory_speed import MemoryClock, Steady
@@ -78,7 +78,7 @@ class Row:
         is_comparable: the prediction is by speeds that were measured while it was about as fast.
     """
 
-    step: Step
+    step: StepShape
     seconds: float
     predicted_s: float
     memory_bytes_per_s: float
@@ -105,7 +105,7 @@ def load(options: argparse.Namespace, tokens: int, policies: str | list[str] = "
     """The model, its pool in memory of its own."""
     model = load_model(prepare(Recipe.model_validate(recipe_of(options, policies, tokens))), lambda *_: None)
     for layer in range(model.plan.model.config.num_layers):
-        for cache in model.pool.layer(layer):
+        for cache in model.pool.tensors(0, layer):
             cache.fill_(0.01)
     return model
 
@@ -151,7 +151,7 @@ class Comparison:
     def speeds_at(self, memory_bytes_per_s: float) -> Speeds:
         return min(self._speeds, key=lambda one: _apart(one, memory_bytes_per_s))
 
-    def row(self, rehearsal: Rehearsal, costs: Costs, step: Step) -> Row:
+    def row(self, rehearsal: Rehearsal, costs: Costs, step: StepShape) -> Row:
         steady, speeds = self.steadily(lambda: timed(rehearsal, step))
         return row_of(*steady.result, costs, speeds, steady.memory_bytes_per_s)
 
@@ -160,20 +160,20 @@ def _apart(speeds: Speeds, memory_bytes_per_s: float) -> float:
     return abs(math.log((speeds.memory_bytes_per_s or memory_bytes_per_s) / memory_bytes_per_s))
 
 
-def timed(rehearsal: Rehearsal, step: Step) -> tuple[Step, float]:
+def timed(rehearsal: Rehearsal, step: StepShape) -> tuple[StepShape, float]:
     """A step as it really was, and the median of the seconds of some of them."""
     found = list(rehearsal.time(step, WARM_UP + STEPS))[WARM_UP:]
     return found[len(found) // 2][0], statistics.median(taken_s for _, taken_s in found)
 
 
-def row_of(real: Step, seconds: float, costs: Costs, speeds: Speeds, memory_bytes_per_s: float) -> Row:
+def row_of(real: StepShape, seconds: float, costs: Costs, speeds: Speeds, memory_bytes_per_s: float) -> Row:
     predicted_s = costs.seconds(speeds, real).total
     return Row(real, seconds, predicted_s, memory_bytes_per_s, speeds.hold_at(memory_bytes_per_s))
 
 
 def scaling(options: argparse.Namespace, known: Known) -> list[Row]:
-    model_steps = [Step(count, CONTEXTS[0]) for count in REQUESTS]
-    model_steps += [Step(count, context) for count in AT_CONTEXTS for context in CONTEXTS[1:]]
+    model_steps = [StepShape(count, CONTEXTS[0]) for count in REQUESTS]
+    model_steps += [StepShape(count, context) for count in AT_CONTEXTS for context in CONTEXTS[1:]]
     plan = prepare_only(options)
     per_token, longest = plan.memory.kv_bytes_per_token, plan.model.context_length.value - SLACK
     steps = [step for step in model_steps if step.context <= longest and held(step) * per_token <= POOL_MAX_BYTES]
@@ -202,14 +202,14 @@ def prepare_only(options: argparse.Namespace) -> Plan:
     return prepared.plan
 
 
-def held(step: Step) -> int:
+def held(step: StepShape) -> int:
     """Tokens that the pool has to hold for a step; the plan's chunks are no smaller."""
     return tokens_held(step, WARM_UP + STEPS, CHUNK_LEAST)
 
 
 def fusions(options: argparse.Namespace, known: Known) -> list[dict[str, float]]:
     """Decode steps with all fusions and with none, in turns."""
-    tokens = max(held(Step(count, CONTEXTS[0])) for count in options.requests)
+    tokens = max(held(StepShape(count, CONTEXTS[0])) for count in options.requests)
     models = {name: load(options, tokens, policies) for name, policies in (("fused", "auto"), ("unfused", []))}
     rehearsals = [Rehearsal(model) for model in models.values()]
     costs = [costs_of(model.plan) for model in models.values()]
@@ -218,7 +218,7 @@ def fusions(options: argparse.Namespace, known: Known) -> list[dict[str, float]]
     print(f"{'requests':>8} {'fused ms':>9} {'unfused':>9} {'slower us':>10} {'predicted':>10} {'off by':>7}{MEMORY}")
     found = []
     for count in options.requests:
-        step = Step(count, CONTEXTS[0])
+        step = StepShape(count, CONTEXTS[0])
         rounds: dict[str, list[list[Row]]] = {}  # by the speeds that predict them
         for _ in range(ROUNDS):
             steady, by = comparison.steadily(partial(_each, rehearsals, step))
@@ -231,7 +231,7 @@ def fusions(options: argparse.Namespace, known: Known) -> list[dict[str, float]]
     return found
 
 
-def _each(rehearsals: Sequence[Rehearsal], step: Step) -> list[tuple[Step, float]]:
+def _each(rehearsals: Sequence[Rehearsal], step: StepShape) -> list[tuple[StepShape, float]]:
     return [timed(one, step) for one in rehearsals]
 
 
@@ -276,7 +276,7 @@ def long_prompt(options: argparse.Namespace, known: Known) -> list[dict[str, flo
         seconds = time.perf_counter() - began_s
         beyond = (status_kib("VmHWM") - before) * 1024
         speeds = comparison.speeds_at((memory_bytes_per_s + comparison.memory.bytes_per_s()) / 2)
-        chunks = [Step(0, prompt=min(chunk, tokens - start), start=start) for start in range(0, tokens, chunk)]
+        chunks = [StepShape(0, prompt=min(chunk, tokens - start), start=start) for start in range(0, tokens, chunk)]
         predicted = sum(costs.seconds(speeds, step).total for step in chunks)
         print(
             f"{tokens:>7} {seconds:>8.2f} {predicted:>10.2f} {predicted / seconds - 1.0:>+7.1%} "

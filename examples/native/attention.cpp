@@ -49,23 +49,24 @@ struct Head {
 
 template <class T, class Cache>
 int32_t attend_all(const anychip_args_t* args) {
-  const anychip_batch_t& batch = *args->batch;
+  const anychip_step_t& step = *args->step;
+  const anychip_step_group_t& group = step.groups[as_int(args->scalars[2], 0)];
   const View<const T> q(args->tensors[0]);
   const View<const Cache> keys(args->tensors[1]), values(args->tensors[2]);
   const View<T> out(args->tensors[3]);
-  const std::int64_t heads = q.shape(1), dim = q.shape(2), group = heads / keys.shape(2);
+  const std::int64_t heads = q.shape(1), dim = q.shape(2), shared_by = heads / keys.shape(2);
   const float scale = static_cast<float>(as_float(args->scalars[0]));
   const std::int64_t window = as_int(args->scalars[1], kNoWindow);
   std::vector<float> scores, sum(dim);
-  for (std::int64_t row = 0; row < batch.rows; ++row) {
-    const std::int64_t context = batch.context_lens_host[row], length = batch.query_lens_host[row];
+  for (std::int64_t row = 0; row < step.rows; ++row) {
+    const std::int64_t context = step.context_lens_host[row], length = step.query_lens_host[row];
     scores.resize(std::max<std::size_t>(scores.size(), context));
-    const int32_t* pages = batch.page_table + row * batch.pages_max;
+    const int32_t* pages = group.page_table + row * group.pages_max;
     for (std::int64_t token = 0; token < length; ++token) {
       const std::int64_t last = context - length + token, first = std::max<std::int64_t>(0, last - window + 1);
-      const std::int64_t at = batch.query_start[row] + token;
+      const std::int64_t at = step.query_start[row] + token;
       for (std::int64_t head = 0; head < heads; ++head)
-        Head<T, Cache>{keys, values, pages, batch.page_size, head / group, dim, scale, scores, sum}.attend(
+        Head<T, Cache>{keys, values, pages, step.page_size, head / shared_by, dim, scale, scores, sum}.attend(
             q.at(at, head), out.at(at, head), first, last);
     }
   }
@@ -74,10 +75,10 @@ int32_t attend_all(const anychip_args_t* args) {
 
 }  // namespace
 
-// k, v, k_cache!, v_cache!, slots
+// k, v, k_cache!, v_cache!, step, group
 int32_t kv_write(const anychip_args_t* args) {
   const anychip_tensor_t* t = args->tensors;
-  const View<const std::int64_t> slots(t[4]);
+  const std::int64_t* slots = args->step->groups[as_int(args->scalars[0], 0)].slots;
   return with_type(t[0], [&](auto type) {
     return with_type(t[2], [&](auto cache_type) {
       using T = decltype(type);
@@ -87,7 +88,7 @@ int32_t kv_write(const anychip_args_t* args) {
         const View<Cache> to(t[2 + which]);
         const std::int64_t page_size = to.shape(1);
         for (std::int64_t token = 0; token < from.shape(0); ++token) {
-          const std::int64_t slot = slots.data[token];
+          const std::int64_t slot = slots[token];
           for (std::int64_t head = 0; head < from.shape(1); ++head)
             copy_row(from.at(token, head), to.at(slot / page_size, slot % page_size, head), from.shape(2));
         }
@@ -97,7 +98,7 @@ int32_t kv_write(const anychip_args_t* args) {
   });
 }
 
-// q, k_cache, v_cache, batch, scale, window -> out
+// q, k_cache, v_cache, step, scale, window, group -> out
 int32_t paged_attention(const anychip_args_t* args) {
   return with_type(args->tensors[0], [&](auto type) {
     return with_type(args->tensors[1], [&](auto cache_type) {

@@ -31,7 +31,7 @@ void rotate(const double* x, const float* table, std::int64_t half, std::int64_t
 // Rotate every head of one of q and k, normalised first where `weight` is given.
 template <class T>
 void rotate_all(const anychip_tensor_t& from, const anychip_tensor_t* weight, double eps,
-                const View<const std::int64_t>& positions, const View<const float>& table,
+                const std::int64_t* positions, const View<const float>& table,
                 const anychip_tensor_t& to) {
   const View<const T> x(from);
   const View<T> out(to);
@@ -44,18 +44,17 @@ void rotate_all(const anychip_tensor_t& from, const anychip_tensor_t* weight, do
         normalise(row, View<const T>(*weight).data, dim, eps, [&](std::int64_t i, double value) { wide[i] = value; });
       else
         for (std::int64_t i = 0; i < dim; ++i) wide[i] = load(row[i]);
-      rotate(wide.data(), table.row(positions.data[token]), table.last() / 2, dim, out.at(token, head));
+      rotate(wide.data(), table.row(positions[token]), table.last() / 2, dim, out.at(token, head));
     }
 }
 
-template <class Index>
-int32_t gather(const anychip_tensor_t& rows_of, const Index& index, const anychip_tensor_t& to) {
+int32_t gather(const anychip_tensor_t& rows_of, const std::int64_t* index, const anychip_tensor_t& to) {
   return with_type(rows_of, [&](auto type) {
     using T = decltype(type);
     const View<const T> from(rows_of);
     const View<T> out(to);
-    for (std::int64_t row = 0; row < index.shape(0); ++row)
-      if (from.last() > 0) std::memcpy(out.row(row), from.row(index.data[row]), from.last() * sizeof(T));
+    for (std::int64_t row = 0; row < out.shape(0); ++row)
+      if (from.last() > 0) std::memcpy(out.row(row), from.row(index[row]), from.last() * sizeof(T));
     return ANYCHIP_OK;
   });
 }
@@ -131,39 +130,39 @@ int32_t silu_mul(const anychip_args_t* args) {
   });
 }
 
-// token_ids, weight -> out
+// step, weight -> out
 int32_t embedding(const anychip_args_t* args) {
-  return gather(args->tensors[1], View<const std::int64_t>(args->tensors[0]), args->tensors[2]);
+  return gather(args->tensors[0], args->step->token_ids, args->tensors[1]);
 }
 
-// x, rows -> out
+// x, step -> out
 int32_t select_rows(const anychip_args_t* args) {
-  return gather(args->tensors[0], View<const std::int64_t>(args->tensors[1]), args->tensors[2]);
+  return gather(args->tensors[0], args->step->logit_rows, args->tensors[1]);
 }
 
-// q, k, positions, table -> q_out, k_out
+// q, k, step, table -> q_out, k_out
 int32_t rope(const anychip_args_t* args) {
   const anychip_tensor_t* t = args->tensors;
-  const View<const std::int64_t> positions(t[2]);
-  const View<const float> table(t[3]);
+  const std::int64_t* positions = args->step->positions;
+  const View<const float> table(t[2]);
   return with_type(t[0], [&](auto type) {
     using T = decltype(type);
-    rotate_all<T>(t[0], nullptr, 0.0, positions, table, t[4]);
-    rotate_all<T>(t[1], nullptr, 0.0, positions, table, t[5]);
+    rotate_all<T>(t[0], nullptr, 0.0, positions, table, t[3]);
+    rotate_all<T>(t[1], nullptr, 0.0, positions, table, t[4]);
     return ANYCHIP_OK;
   });
 }
 
-// q, k, q_weight, k_weight, eps, positions, table -> q_out, k_out
+// q, k, q_weight, k_weight, eps, step, table -> q_out, k_out
 int32_t qk_norm_rope(const anychip_args_t* args) {
   const anychip_tensor_t* t = args->tensors;
   const double eps = as_float(args->scalars[0]);
-  const View<const std::int64_t> positions(t[4]);
-  const View<const float> table(t[5]);
+  const std::int64_t* positions = args->step->positions;
+  const View<const float> table(t[4]);
   return with_type(t[0], [&](auto type) {
     using T = decltype(type);
-    rotate_all<T>(t[0], &t[2], eps, positions, table, t[6]);
-    rotate_all<T>(t[1], &t[3], eps, positions, table, t[7]);
+    rotate_all<T>(t[0], &t[2], eps, positions, table, t[5]);
+    rotate_all<T>(t[1], &t[3], eps, positions, table, t[6]);
     return ANYCHIP_OK;
   });
 }

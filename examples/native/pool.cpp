@@ -1,19 +1,28 @@
-// A KV pool of the backend's own: one allocation, pages counted by reference. Knows pages; knows no token.
+// A pool of the backend's own: one allocation, pages counted by reference. Knows pages and slots; knows no token.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "anychip_backend.h"
 #include "ops.hpp"
 
-// One slab, [layers][keys, values][pages][page_size][kv_heads][head_dim].
+// A state tensor of one layer: where it lies, and how large an entry of it is.
+struct State {
+  anychip_state_tensor_t tensor;
+  bool is_paged;
+  std::uint64_t start, entry_bytes;
+};
+
+// One slab, state tensor by state tensor: [pages][page_size][shape...] or [slots][shape...].
 struct anychip_kv_pool {
   anychip_device_t* device;
   char* slab;
-  anychip_kv_spec_t spec;
-  std::uint64_t page_bytes;  // of one layer's keys or values
+  std::int64_t page_size, slots;
+  std::vector<std::vector<State>> layers;  // of all groups, one after the other
+  std::vector<std::size_t> first_layers;   // of each group
   std::vector<std::int64_t> counts;
   std::vector<std::int64_t> unused;  // popped from the end: low numbers first
 };
@@ -22,28 +31,71 @@ namespace {
 
 std::uint64_t itemsize(int32_t dtype) { return dtype == ANYCHIP_FLOAT32 ? 4 : dtype == ANYCHIP_FLOAT64 ? 8 : 2; }
 
+std::uint64_t entry_bytes(const anychip_state_tensor_t& tensor) {
+  std::uint64_t bytes = itemsize(tensor.dtype);
+  for (int32_t i = 0; i < tensor.ndim; ++i) bytes *= tensor.shape[i];
+  return bytes;
+}
+
+std::uint64_t group_bytes(const anychip_state_group_t& group) {
+  std::uint64_t bytes = 0;
+  for (std::uint32_t i = 0; i < group.tensor_count; ++i) bytes += entry_bytes(group.tensors[i]);
+  return bytes * group.layers;
+}
+
 bool is_page(const anychip_kv_pool_t* pool, std::int64_t page) {
   return page >= 0 && page < static_cast<std::int64_t>(pool->counts.size());
 }
 
+// Gives every state tensor its place, those of wide elements first so that each begins at a multiple of its size.
+std::uint64_t place(anychip_kv_pool_t& pool, const anychip_kv_spec_t& spec) {
+  std::uint64_t end = 0;
+  for (const std::uint64_t size : {8, 4, 2})
+    for (std::size_t g = 0, at = 0; g < spec.group_count; ++g)
+      for (int32_t layer = 0; layer < spec.groups[g].layers; ++layer, ++at)
+        for (State& state : pool.layers[at]) {
+          if (itemsize(state.tensor.dtype) != size) continue;
+          state.start = end;
+          end += state.entry_bytes * (state.is_paged ? pool.counts.size() * pool.page_size : pool.slots);
+        }
+  return end;
+}
+
 int32_t create(anychip_device_t* device, const anychip_kv_spec_t* spec, anychip_kv_layout_t* layout,
                anychip_kv_pool_t** pool) {
-  const std::uint64_t token_bytes =
-      static_cast<std::uint64_t>(spec->kv_heads) * spec->head_dim * itemsize(spec->dtype);
-  const std::uint64_t page_bytes = token_bytes * spec->page_size;
-  std::int64_t pages = static_cast<std::int64_t>(spec->budget_bytes / (2 * spec->layers * page_bytes));
+  std::uint64_t token_bytes = 0, slot_bytes = 0;
+  for (std::uint32_t g = 0; g < spec->group_count; ++g) {
+    const bool is_paged = spec->groups[g].kind == ANYCHIP_STATE_PAGED;
+    (is_paged ? token_bytes : slot_bytes) += group_bytes(spec->groups[g]);
+  }
+  const std::uint64_t slots_bytes = slot_bytes * spec->slots, page_bytes = token_bytes * spec->page_size;
+  if (spec->budget_bytes < slots_bytes || page_bytes == 0) return ANYCHIP_OUT_OF_MEMORY;
+  std::int64_t pages = static_cast<std::int64_t>((spec->budget_bytes - slots_bytes) / page_bytes);
   if (spec->pages_max > 0) pages = std::min(pages, spec->pages_max);
   if (pages < 1) return ANYCHIP_OUT_OF_MEMORY;
-  void* slab = nullptr;
-  if (const int32_t status = kDevice.alloc(device, 2 * spec->layers * page_bytes * pages, 64, &slab)) return status;
-  auto* made = new anychip_kv_pool{device, static_cast<char*>(slab), *spec, page_bytes, {}, {}};
+  auto made = std::make_unique<anychip_kv_pool>();
+  made->device = device;
+  made->page_size = spec->page_size;
+  made->slots = spec->slots;
   made->counts.assign(pages, 0);
   for (std::int64_t page = pages; page-- > 0;) made->unused.push_back(page);
+  for (std::uint32_t g = 0; g < spec->group_count; ++g) {
+    const anychip_state_group_t& group = spec->groups[g];
+    made->first_layers.push_back(made->layers.size());
+    std::vector<State> states;
+    for (std::uint32_t i = 0; i < group.tensor_count; ++i)
+      states.push_back({group.tensors[i], group.kind == ANYCHIP_STATE_PAGED, 0, entry_bytes(group.tensors[i])});
+    made->layers.insert(made->layers.end(), group.layers, states);
+  }
+  made->first_layers.push_back(made->layers.size());
+  void* slab = nullptr;
+  if (const int32_t status = kDevice.alloc(device, place(*made, *spec), 64, &slab)) return status;
+  made->slab = static_cast<char*>(slab);
   layout->pages = pages;
-  layout->bytes_per_token = 2 * spec->layers * token_bytes;
+  layout->bytes_per_token = token_bytes;
+  layout->bytes_per_slot = slot_bytes;
   layout->alignment = 64;
-  layout->axes = "page slot head dim";
-  *pool = made;
+  *pool = made.release();
   return ANYCHIP_OK;
 }
 
@@ -85,38 +137,43 @@ int32_t refcount(anychip_kv_pool_t* pool, std::int64_t page, std::int64_t* count
   return ANYCHIP_OK;
 }
 
-char* page_at(const anychip_kv_pool_t* pool, int32_t half, std::int64_t page) {
-  return pool->slab + (half * pool->counts.size() + page) * pool->page_bytes;
-}
-
 int32_t copy_pages(anychip_kv_pool_t* pool, std::int64_t count, const std::int64_t* src, const std::int64_t* dst) {
   for (std::int64_t i = 0; i < count; ++i)
     if (!is_page(pool, src[i]) || !is_page(pool, dst[i])) return ANYCHIP_INVALID;
-  for (int32_t half = 0; half < 2 * pool->spec.layers; ++half)
-    for (std::int64_t i = 0; i < count; ++i)
-      if (src[i] != dst[i]) std::memcpy(page_at(pool, half, dst[i]), page_at(pool, half, src[i]), pool->page_bytes);
+  for (const std::vector<State>& states : pool->layers)
+    for (const State& state : states) {
+      if (!state.is_paged) continue;
+      const std::uint64_t bytes = state.entry_bytes * pool->page_size;
+      char* pages = pool->slab + state.start;
+      for (std::int64_t i = 0; i < count; ++i)
+        if (src[i] != dst[i]) std::memcpy(pages + dst[i] * bytes, pages + src[i] * bytes, bytes);
+    }
   return ANYCHIP_OK;
 }
 
-void describe_half(const anychip_kv_pool_t* pool, int32_t half, anychip_tensor_t* out) {
-  const anychip_kv_spec_t& spec = pool->spec;
-  const std::int64_t shape[] = {static_cast<std::int64_t>(pool->counts.size()), spec.page_size, spec.kv_heads,
-                                spec.head_dim};
-  out->data = page_at(pool, half, 0);
-  out->dtype = spec.dtype;
-  out->ndim = 4;
+void describe(const anychip_kv_pool_t* pool, const State& state, anychip_tensor_t* out) {
+  std::vector<std::int64_t> shape;
+  if (state.is_paged)
+    shape = {static_cast<std::int64_t>(pool->counts.size()), pool->page_size};
+  else
+    shape = {pool->slots};
+  shape.insert(shape.end(), state.tensor.shape, state.tensor.shape + state.tensor.ndim);
+  out->data = pool->slab + state.start;
+  out->dtype = state.tensor.dtype;
+  out->ndim = static_cast<int32_t>(shape.size());
   std::int64_t stride = 1;
-  for (int dim = 3; dim >= 0; --dim) {
+  for (std::size_t dim = shape.size(); dim-- > 0;) {
     out->shape[dim] = shape[dim];
     out->strides[dim] = stride;
     stride *= shape[dim];
   }
 }
 
-int32_t layer(anychip_kv_pool_t* pool, int32_t index, anychip_tensor_t* keys, anychip_tensor_t* values) {
-  if (index < 0 || index >= pool->spec.layers) return ANYCHIP_INVALID;
-  describe_half(pool, 2 * index, keys);
-  describe_half(pool, 2 * index + 1, values);
+int32_t tensors(anychip_kv_pool_t* pool, int32_t group, int32_t layer, anychip_tensor_t* out) {
+  if (group < 0 || group + 1 >= static_cast<int32_t>(pool->first_layers.size()) || layer < 0) return ANYCHIP_INVALID;
+  const std::size_t at = pool->first_layers[group] + layer;
+  if (at >= pool->first_layers[group + 1]) return ANYCHIP_INVALID;
+  for (const State& state : pool->layers[at]) describe(pool, state, out++);
   return ANYCHIP_OK;
 }
 
@@ -129,5 +186,5 @@ int32_t stats(anychip_kv_pool_t* pool, std::int64_t* unused, std::int64_t* share
 }  // namespace
 
 const anychip_kv_pool_table_t kPool = {
-    sizeof(anychip_kv_pool_table_t), 0, create, destroy, alloc, release, retain, refcount, copy_pages, layer, stats,
+    sizeof(anychip_kv_pool_table_t), 0, create, destroy, alloc, release, retain, refcount, copy_pages, tensors, stats,
 };

@@ -18,7 +18,7 @@ from anychip.plan.resolve import resolve
 from anychip.recipe.schema import Recipe
 from anychip.weights.checkpoint import open_checkpoint
 from anychip_sdk.backend import Backend
-from anychip_sdk.ops import AttentionBatch
+from anychip_sdk.testing import chunk_step
 
 NO_FUSION: Mapping[str, Any] = {"policies": []}
 
@@ -77,21 +77,9 @@ def logits_of(model: LoadedModel, token_ids: Sequence[int], chunks: Sequence[int
     out = []
     start = 0
     for count in chunks or [len(token_ids)]:
-        places = range(start, start + count)
-        slots = torch.tensor([pages[place // size] * size + place % size for place in places])
-        batch = AttentionBatch(
-            query_start=torch.tensor([0, count], dtype=torch.int32),
-            context_lens=torch.tensor([start + count], dtype=torch.int32),
-            page_table=torch.tensor([pages[: -(-(start + count) // size)]], dtype=torch.int32),
-            slots=slots,
-            page_size=size,
-            decode_rows=int(count == 1),
-            query_lens_host=(count,),
-            context_lens_host=(start + count,),
-        )
-        ids = torch.tensor(token_ids[start : start + count])
+        step = chunk_step(token_ids, start, count, pages, size, len(model.pool.groups))
         with torch.inference_mode():
-            out.append(model.forward(ids, torch.tensor(list(places)), slots, batch, torch.arange(count)).clone())
+            out.append(model.forward(step).clone())
         start += count
     assert start == len(token_ids)
     model.pool.free(pages)

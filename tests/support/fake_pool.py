@@ -12,12 +12,15 @@ from anychip.engine.batch import Batch
 from anychip.engine.kv_tables import slots
 from anychip.engine.request import SamplingParams
 from anychip.engine.sequence import derive_seed, uniform
-from anychip_sdk.kv import TOKEN_MAJOR, KVLayout, LedgerKVPool
+from anychip_sdk.kv import LedgerKVPool, PoolSpec
+from anychip_sdk.state import StateGroup, StateSpec, StateTensor
+
+ENTRY = StateGroup(StateSpec("entry", "paged", (StateTensor("entry", (1,)),)), 1)
 
 
 class FakePool(LedgerKVPool):
     def __init__(self, pages: int, page_size: int) -> None:
-        super().__init__(KVLayout(page_size, pages, TOKEN_MAJOR, torch.float32, 4))
+        super().__init__(PoolSpec((ENTRY,), torch.float32, 4 * pages * page_size, page_size))
         self.content: dict[int, tuple[int, int]] = {}  # slot: (position, token)
 
     def alloc(self, count: int) -> list[int]:
@@ -34,8 +37,8 @@ class FakePool(LedgerKVPool):
                 if old in self.content:
                     self.content[new] = self.content[old]
 
-    def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        raise IndexError(index)  # it has no layers
+    def tensors(self, group: int, layer: int) -> tuple[torch.Tensor, ...]:
+        raise IndexError(layer)  # it has no memory
 
     def _slots(self, page: int) -> range:
         size = self._layout.page_size

@@ -163,9 +163,11 @@ EXPORT void* anychip_cpu_program(const anychip::Instruction* instructions, std::
 }
 
 // 0: done; 1: out of memory; 2: a number is out of range, and nothing was written
-EXPORT std::int32_t anychip_cpu_run(void* program, const anychip::StepArgs* step) {
+EXPORT std::int32_t anychip_cpu_run(void* program, const anychip::StepArgs* step, const anychip::GroupArgs* groups) {
   try {
-    static_cast<anychip::Program*>(program)->run(*step);
+    anychip::StepArgs whole = *step;
+    whole.groups = groups;
+    static_cast<anychip::Program*>(program)->run(whole);
     return 0;
   } catch (const std::bad_alloc&) {
     return 1;

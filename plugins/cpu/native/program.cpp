@@ -17,6 +17,8 @@ namespace {
 
 // below so many elements the members of a team had better not share a stage
 constexpr std::int64_t kWorthMeeting = 1 << 11;
+// as the limit of a group's slots
+constexpr std::int64_t kUnread = std::numeric_limits<std::int64_t>::max();
 
 void gather(const GatherArgs& args, std::int64_t begin, std::int64_t end) {
   const char* table = static_cast<const char*>(args.table);
@@ -27,17 +29,22 @@ void gather(const GatherArgs& args, std::int64_t begin, std::int64_t end) {
 
 // What a step brings to each kind of rows, which kernel they get, and how large a row is.
 
+struct Scope {
+  bool is_selected;
+  std::int32_t group;
+};
+
 std::int64_t rows_of(const StepArgs& step, bool is_selected) { return is_selected ? step.logits : step.tokens; }
 
-void bring(NormArgs& args, const StepArgs& step, bool is_selected) { args.rows = rows_of(step, is_selected); }
-void bring(GatedArgs& args, const StepArgs& step, bool is_selected) { args.rows = rows_of(step, is_selected); }
-void bring(GatherArgs& args, const StepArgs& step, bool is_selected) {
-  args.numbers = is_selected ? step.logit_rows : step.token_ids;
+void bring(NormArgs& args, const StepArgs& step, Scope scope) { args.rows = rows_of(step, scope.is_selected); }
+void bring(GatedArgs& args, const StepArgs& step, Scope scope) { args.rows = rows_of(step, scope.is_selected); }
+void bring(GatherArgs& args, const StepArgs& step, Scope scope) {
+  args.numbers = scope.is_selected ? step.logit_rows : step.token_ids;
 }
-void bring(HeadsArgs& args, const StepArgs& step, bool) {
+void bring(HeadsArgs& args, const StepArgs& step, Scope scope) {
   args.tokens = step.tokens;
   args.positions = step.positions;
-  args.slots = step.slots;
+  args.slots = scope.group < step.group_count ? step.groups[scope.group].slots : nullptr;
 }
 
 Share<NormArgs>::Kernel kernel(const NormArgs& args) { return chosen_kernels()->rows.norm[args.dtype]; }
@@ -57,11 +64,11 @@ std::int64_t elements(const HeadsArgs& args) {
 template <class Args>
 class RowStage final : public Stage {
  public:
-  RowStage(const Args& args, bool is_selected) : args_(args), is_selected_(is_selected) {}
+  RowStage(const Args& args, Scope scope) : args_(args), scope_(scope) {}
 
   void begin(const StepArgs& step) override {
-    bring(args_, step, is_selected_);
-    const std::int64_t rows = rows_of(step, is_selected_);
+    bring(args_, step, scope_);
+    const std::int64_t rows = rows_of(step, scope_.is_selected);
     const bool is_small = rows * elements(args_) < kWorthMeeting;
     share_.emplace(args_, kernel(args_), rows, std::max<std::int64_t>(1, is_small ? rows : rows / (2 * step.threads)));
   }
@@ -70,7 +77,7 @@ class RowStage final : public Stage {
 
  private:
   Args args_;
-  bool is_selected_;
+  Scope scope_;
   std::optional<Share<Args>> share_;
 };
 
@@ -100,16 +107,18 @@ class ProductStage final : public Stage {
 
 class AttentionStage final : public Stage {
  public:
-  AttentionStage(const AttentionArgs& args, AttentionScratch& scratch) : args_(args), scratch_(scratch) {}
+  AttentionStage(const AttentionArgs& args, std::int32_t group, AttentionScratch& scratch)
+      : args_(args), group_(group), scratch_(scratch) {}
 
   void begin(const StepArgs& step) override {
+    const GroupArgs& group = step.groups[group_];
     args_.rows = static_cast<std::int32_t>(step.rows);
     args_.page_size = static_cast<std::int32_t>(step.page_size);
-    args_.pages_max = static_cast<std::int32_t>(step.pages_max);
+    args_.pages_max = static_cast<std::int32_t>(group.pages_max);
     args_.threads = static_cast<std::int32_t>(step.threads);
     args_.query_start = step.query_start;
     args_.context_lens = step.context_lens;
-    args_.page_table = step.page_table;
+    args_.page_table = group.page_table;
     work_.emplace(args_, scratch_);
   }
 
@@ -117,6 +126,7 @@ class AttentionStage final : public Stage {
 
  private:
   AttentionArgs args_;
+  std::int32_t group_;
   AttentionScratch& scratch_;
   std::optional<AttentionWork> work_;
 };
@@ -164,28 +174,29 @@ void walk(void* data, Team& team) {
 }  // namespace
 
 Program::Program(const Instruction* instructions, std::int64_t count, std::int64_t tokens)
-    : vocabulary_(std::numeric_limits<std::int64_t>::max()), positions_(vocabulary_), slots_(vocabulary_) {
+    : vocabulary_(std::numeric_limits<std::int64_t>::max()), positions_(vocabulary_) {
   for (std::int64_t i = 0; i < count; ++i) add(instructions[i], tokens);
 }
 
 void Program::add(const Instruction& one, std::int64_t tokens) {
   const bool is_selected = one.is_selected != 0;
+  const Scope scope{is_selected, one.group};
+  attention_turn_ = one.kind == kAttend && !kinds_.empty() && kinds_.back() == kAttend ? 1 - attention_turn_ : 0;
   kinds_.push_back(one.kind);
   switch (one.kind) {
     case kGather:
       if (!is_selected) vocabulary_ = std::min(vocabulary_, one.gather.limit);
-      stages_.push_back(std::make_unique<RowStage<GatherArgs>>(one.gather, is_selected));
+      stages_.push_back(std::make_unique<RowStage<GatherArgs>>(one.gather, scope));
       return;
     case kNorm:
-      stages_.push_back(std::make_unique<RowStage<NormArgs>>(one.norm, is_selected));
+      stages_.push_back(std::make_unique<RowStage<NormArgs>>(one.norm, scope));
       return;
     case kGate:
-      stages_.push_back(std::make_unique<RowStage<GatedArgs>>(one.gated, is_selected));
+      stages_.push_back(std::make_unique<RowStage<GatedArgs>>(one.gated, scope));
       return;
     case kHeads:
-      positions_ = std::min(positions_, one.heads.places);
-      slots_ = std::min(slots_, one.heads.slot_count);
-      stages_.push_back(std::make_unique<RowStage<HeadsArgs>>(one.heads, is_selected));
+      limit(one.heads, one.group);
+      stages_.push_back(std::make_unique<RowStage<HeadsArgs>>(one.heads, scope));
       return;
     case kMultiply: {
       ProductArgs largest = one.product;
@@ -195,17 +206,36 @@ void Program::add(const Instruction& one, std::int64_t tokens) {
       return;
     }
     case kAttend:
-      stages_.push_back(std::make_unique<AttentionStage>(one.attention, attention_));
+      limit_slots(one.group, kUnread - 1);
+      stages_.push_back(std::make_unique<AttentionStage>(one.attention, one.group, attention_[attention_turn_]));
       attention_stages_.push_back(stages_.back().get());
       return;
   }
 }
 
+void Program::limit(const HeadsArgs& args, std::int32_t group) {
+  for (const HeadsPart& part : args.parts) {
+    if (part.heads > 0 && part.is_turned) positions_ = std::min(positions_, args.places);
+    if (part.heads > 0 && part.is_cached) limit_slots(group, args.slot_count);
+  }
+}
+
+void Program::limit_slots(std::int32_t group, std::int64_t slots) {
+  const std::size_t index = static_cast<std::size_t>(group);
+  if (slots_.size() <= index) slots_.resize(index + 1, kUnread);
+  slots_[index] = std::min(slots_[index], slots);
+}
+
 void Program::check(const StepArgs& step) const {
-  const bool fits = are_below(step.token_ids, step.tokens, vocabulary_) &&
-                    are_below(step.positions, step.tokens, positions_) &&
-                    are_below(step.slots, step.tokens, slots_) &&
-                    are_below(step.logit_rows, step.logits, step.tokens);
+  bool fits = are_below(step.token_ids, step.tokens, vocabulary_) &&
+              are_below(step.positions, step.tokens, positions_) &&
+              are_below(step.logit_rows, step.logits, step.tokens) &&
+              slots_.size() <= static_cast<std::size_t>(step.group_count);
+  for (std::size_t group = 0; fits && group < slots_.size(); ++group) {
+    if (slots_[group] == kUnread) continue;
+    const std::int64_t* slots = step.groups[group].slots;
+    fits = step.tokens == 0 || (slots != nullptr && are_below(slots, step.tokens, slots_[group]));
+  }
   if (!fits) throw std::out_of_range("a step's numbers");
 }
 

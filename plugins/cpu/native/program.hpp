@@ -26,6 +26,8 @@ enum InstructionKind : std::int32_t { kGather, kNorm, kMultiply, kHeads, kAttend
 struct Instruction {
   std::int32_t kind;
   std::int32_t is_selected;  // works on the rows that become logits, else on all tokens
+  std::int32_t group;        // of states: whose slots and pages it reads
+  std::int32_t unused;
   union {
     GatherArgs gather;
     NormArgs norm;
@@ -36,15 +38,22 @@ struct Instruction {
   };
 };
 
+// Where a step's tokens lie in one group of states; all zero where the group keeps no pages.
+struct GroupArgs {
+  const std::int64_t* slots;       // [tokens]
+  const std::int32_t* page_table;  // [rows, pages_max]
+  std::int64_t pages_max;
+};
+
 struct StepArgs {
-  const std::int64_t *token_ids, *positions, *slots;  // [tokens]
-  const std::int64_t* logit_rows;                     // [logits]
-  const std::int32_t* query_start;                    // [rows + 1]
-  const std::int32_t* context_lens;                   // [rows]
-  const std::int32_t* page_table;                     // [rows, pages_max]
-  void* out;                                          // [logits, outputs]
-  double* seconds;                                    // [kKinds], of each kind of instruction, added; NULL: untimed
-  std::int64_t tokens, logits, rows, page_size, pages_max, threads;
+  const std::int64_t *token_ids, *positions;  // [tokens]
+  const std::int64_t* logit_rows;             // [logits]
+  const std::int32_t* query_start;            // [rows + 1]
+  const std::int32_t* context_lens;           // [rows]
+  const GroupArgs* groups;                    // [group_count]
+  void* out;                                  // the logits, [logits or tokens, outputs]
+  double* seconds;                            // [kKinds], of each kind of instruction, added; NULL: untimed
+  std::int64_t tokens, logits, rows, page_size, threads, group_count;
 };
 
 // What becomes of one instruction.
@@ -68,15 +77,19 @@ class Program {
 
  private:
   void add(const Instruction& instruction, std::int64_t tokens);
+  void limit(const HeadsArgs& args, std::int32_t group);
+  void limit_slots(std::int32_t group, std::int64_t slots);
   void check(const StepArgs& step) const;
 
   std::mutex mutex_;
   ProductScratch products_;
-  AttentionScratch attention_;
+  AttentionScratch attention_[2];  // a stage is begun while the one before still runs: neighbours have one each
+  std::size_t attention_turn_ = 0;
   std::vector<std::unique_ptr<Stage>> stages_;
   std::vector<std::int32_t> kinds_;  // of the stages
   std::vector<Stage*> attention_stages_;
-  std::int64_t vocabulary_, positions_, slots_;  // what a step's numbers must be below
+  std::int64_t vocabulary_, positions_;  // what a step's numbers must be below
+  std::vector<std::int64_t> slots_;      // the same of each group's; kUnread: no instruction reads it
 };
 
 }  // namespace anychip

@@ -16,17 +16,20 @@ if TYPE_CHECKING:
     from anychip_sdk.fusion import Fusion
     from anychip_sdk.hooks import API_VERSION, CompileContext, PreparedWeight, hookimpl
     from anychip_sdk.info import BackendInfo, Requirements
-    from anychip_sdk.kv import KVLayout, KVPool, KVSpec, SlabKVPool
-    from anychip_sdk.ops.base import CATALOGUE, AttentionBatch
-    from anychip_sdk.registry import OpKey, OpRegistry, Registrar, at_least, at_most, multiple_of, one_of
+    from anychip_sdk.kv import KVLayout, KVPool, PoolSpec, SlabKVPool
+    from anychip_sdk.ops.base import CATALOGUE
+    from anychip_sdk.program import Call, Program
+    from anychip_sdk.registry import OpKey, OpRegistry, Prepare, Registrar, at_least, at_most, multiple_of, one_of
     from anychip_sdk.speeds import KernelSpeed, Speeds
+    from anychip_sdk.state import StateGroup, StateSpec, StateTensor
+    from anychip_sdk.step import Paged, Slots, Step, StepLimits
 
 _HOMES = {
     "API_VERSION": "anychip_sdk.hooks",
-    "AttentionBatch": "anychip_sdk.ops.base",
     "Backend": "anychip_sdk.backend",
     "BackendInfo": "anychip_sdk.info",
     "CATALOGUE": "anychip_sdk.ops.base",
+    "Call": "anychip_sdk.program",
     "Capabilities": "anychip_sdk.device",
     "CompileContext": "anychip_sdk.hooks",
     "Device": "anychip_sdk.device",
@@ -37,16 +40,25 @@ _HOMES = {
     "Fusion": "anychip_sdk.fusion",
     "KVLayout": "anychip_sdk.kv",
     "KVPool": "anychip_sdk.kv",
-    "KVSpec": "anychip_sdk.kv",
     "KernelSpeed": "anychip_sdk.speeds",
     "MemoryInfo": "anychip_sdk.device",
     "OpKey": "anychip_sdk.registry",
     "OpRegistry": "anychip_sdk.registry",
+    "Paged": "anychip_sdk.step",
+    "PoolSpec": "anychip_sdk.kv",
+    "Prepare": "anychip_sdk.registry",
     "PreparedWeight": "anychip_sdk.hooks",
+    "Program": "anychip_sdk.program",
     "Registrar": "anychip_sdk.registry",
     "Requirements": "anychip_sdk.info",
     "SlabKVPool": "anychip_sdk.kv",
+    "Slots": "anychip_sdk.step",
     "Speeds": "anychip_sdk.speeds",
+    "StateGroup": "anychip_sdk.state",
+    "StateSpec": "anychip_sdk.state",
+    "StateTensor": "anychip_sdk.state",
+    "Step": "anychip_sdk.step",
+    "StepLimits": "anychip_sdk.step",
     "Stream": "anychip_sdk.device",
     "at_least": "anychip_sdk.registry",
     "at_most": "anychip_sdk.registry",
@@ -68,9 +80,9 @@ def __getattr__(name: str) -> object:
 __all__ = [
     "API_VERSION",
     "CATALOGUE",
-    "AttentionBatch",
     "Backend",
     "BackendInfo",
+    "Call",
     "Capabilities",
     "CompileContext",
     "Device",
@@ -81,16 +93,25 @@ __all__ = [
     "Fusion",
     "KVLayout",
     "KVPool",
-    "KVSpec",
     "KernelSpeed",
     "MemoryInfo",
     "OpKey",
     "OpRegistry",
+    "Paged",
+    "PoolSpec",
+    "Prepare",
     "PreparedWeight",
+    "Program",
     "Registrar",
     "Requirements",
     "SlabKVPool",
+    "Slots",
     "Speeds",
+    "StateGroup",
+    "StateSpec",
+    "StateTensor",
+    "Step",
+    "StepLimits",
     "Stream",
     "at_least",
     "at_most",

@@ -17,7 +17,8 @@ from anychip_sdk.finding import Finding
 from anychip_sdk.fusion import POLICIES, Fusion
 from anychip_sdk.hooks import CompileContext, PreparedWeight
 from anychip_sdk.info import BackendInfo, Requirements
-from anychip_sdk.kv import KVPool, KVSpec
+from anychip_sdk.kv import KVPool, PoolSpec
+from anychip_sdk.program import Program
 from anychip_sdk.registry import REFERENCE, OpRegistry
 
 T = TypeVar("T")
@@ -97,24 +98,50 @@ class Backend:
             raise self._broken("Device.memory", text)
         return opened
 
-    def create_kv_pool(self, spec: KVSpec, device: Device) -> KVPool:
+    def create_kv_pool(self, spec: PoolSpec, device: Device) -> KVPool:
+        """The pool, checked against the spec: page size, slots, groups and budget.
+
+        Raises:
+            BackendBroken: it is not what was asked for.
+        """
         pool = self._call("anychip_create_kv_pool", KVPool, spec=spec, device=device)
         layout = pool.layout
-        if layout.page_size != spec.page_size:
-            text = f"the pool's page size is {layout.page_size}, {spec.page_size} was asked for"
-            raise self._broken("anychip_create_kv_pool", text)
-        if layout.pages < 1 or layout.pages * layout.page_size * layout.bytes_per_token > spec.budget_bytes:
-            text = (
+        asked = {"page size": spec.page_size, "number of slots": spec.slots}
+        found = {"page size": layout.page_size, "number of slots": layout.slots}
+        wrong = [
+            f"the pool's {name} is {found[name]}, {want} was asked for"
+            for name, want in asked.items()
+            if found[name] != want
+        ]
+        if pool.groups != spec.groups:
+            wrong.append("the pool's groups are not those that were asked for")
+        tokens_bytes = layout.pages * layout.page_size * layout.bytes_per_token
+        if layout.pages < 1 or tokens_bytes + layout.slots * layout.bytes_per_slot > spec.budget_bytes:
+            wrong.append(
                 f"{layout.pages} pages of {layout.page_size} tokens do not fit the budget of {spec.budget_bytes} bytes"
             )
-            raise self._broken("anychip_create_kv_pool", text)
+        if wrong:
+            raise self._broken("anychip_create_kv_pool", "; ".join(wrong))
         return pool
 
     def prepare_weight(self, name: str, tensor: torch.Tensor, op: str, device: Device) -> PreparedWeight:
         return self._call("anychip_prepare_weight", PreparedWeight, name=name, tensor=tensor, op=op, device=device)
 
-    def compile(self, graph: torch.fx.Graph, context: CompileContext) -> Callable[..., Any] | None:
-        compiled = self._raw("anychip_compile", graph=graph, context=context)
+    def compiles(self, program: Program) -> tuple[str | None, ...] | None:
+        """What the backend's compiler makes of each call: None where it takes it, else why not; None: it has none."""
+        found = self._raw("anychip_compiles", program=program)
+        if found is None:
+            return None
+        is_listed = isinstance(found, Sequence) and not isinstance(found, str)
+        texts = tuple(found) if is_listed else ()
+        are_texts = all(one is None or isinstance(one, str) for one in texts)
+        if not is_listed or not are_texts or len(texts) != len(program.calls):
+            text = f"returned {found!r}, expected a text or None for each of {len(program.calls)} calls"
+            raise self._broken("anychip_compiles", text)
+        return texts
+
+    def compile(self, program: Program, context: CompileContext) -> Callable[..., tuple[torch.Tensor, ...]] | None:
+        compiled = self._raw("anychip_compile", program=program, context=context)
         if compiled is not None and not callable(compiled):
             raise self._broken("anychip_compile", f"returned {compiled!r}, expected a callable or None")
         return compiled  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ import torch
 from anychip_sdk.device import Device
 from anychip_sdk.fusion import Fusion
 from anychip_sdk.hooks import PreparedWeight, hookimpl
-from anychip_sdk.kv import KVPool, KVSpec, SlabKVPool
+from anychip_sdk.kv import KVPool, PoolSpec, SlabKVPool
 from anychip_sdk.ops import CATALOGUE
 from anychip_sdk.registry import Registrar
 
@@ -23,7 +23,7 @@ def anychip_register_ops(registry: Registrar) -> None:
 
 
 @hookimpl(trylast=True)
-def anychip_create_kv_pool(spec: KVSpec, device: Device) -> KVPool:
+def anychip_create_kv_pool(spec: PoolSpec, device: Device) -> KVPool:
     return SlabKVPool(spec, device)
 
 

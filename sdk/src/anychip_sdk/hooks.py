@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from anychip_sdk.finding import Finding
     from anychip_sdk.fusion import Fusion
     from anychip_sdk.info import BackendInfo
-    from anychip_sdk.kv import KVPool, KVSpec
+    from anychip_sdk.kv import KVPool, PoolSpec
+    from anychip_sdk.program import Program
     from anychip_sdk.registry import Registrar
+    from anychip_sdk.step import StepLimits
 
 API_VERSION = "1.0"
 PROJECT = "anychip"
@@ -42,14 +44,21 @@ class PreparedWeight:
 
 @dataclass(frozen=True)
 class CompileContext:
-    """What a backend's compiler may want to know about a graph."""
+    """What a backend's compiler may want to know about a program.
+
+    Attributes:
+        device: that it will run on.
+        dtype: the model's.
+        values: the program's constants by key: weights, state tensors and tables, as bound.
+        limits: the most that any step holds.
+        generated: the program as a plain function, for steps that the compiler leaves to it.
+    """
 
     device: Device
     dtype: torch.dtype
-    values: Mapping[str, Any]  #: get_attr target -> weight, cache or table, as bound
-    max_tokens: int  #: the most tokens of one step
-    max_rows: int  #: the most sequences of one step
-    generated: Callable[..., Any] | None = None  #: the generated Python of the graph, for steps that one leaves to it
+    values: Mapping[str, Any]
+    limits: StepLimits
+    generated: Callable[..., tuple[torch.Tensor, ...]]
 
 
 @hookspec(firstresult=True)
@@ -73,8 +82,8 @@ def anychip_register_ops(registry: Registrar) -> None:
 
 
 @hookspec(firstresult=True)
-def anychip_create_kv_pool(spec: KVSpec, device: Device) -> KVPool | None:
-    """(optional) The pool of KV pages. Default: SlabKVPool."""
+def anychip_create_kv_pool(spec: PoolSpec, device: Device) -> KVPool | None:
+    """(optional) The pool of the model's states. Default: SlabKVPool."""
 
 
 @hookspec
@@ -91,8 +100,21 @@ def anychip_prepare_weight(name: str, tensor: torch.Tensor, op: str, device: Dev
 
 
 @hookspec(firstresult=True)
-def anychip_compile(graph: torch.fx.Graph, context: CompileContext) -> Callable[..., Any] | None:
-    """(optional) A callable that runs the whole graph. Default: None, run the generated Python."""
+def anychip_compiles(program: Program) -> Sequence[str | None] | None:
+    """(optional) Which calls the backend's compiler takes: None for each that it does, else why not, in a few words.
+
+    Asked when a recipe is planned, so that the plan can say where the forward is cut: no device is open, and no
+    constant has a value. Runs of calls that are taken become pieces; all other calls run as generated Python around
+    them. Default: None, nothing is compiled.
+    """
+
+
+@hookspec(firstresult=True)
+def anychip_compile(program: Program, context: CompileContext) -> Callable[..., tuple[torch.Tensor, ...]] | None:
+    """(optional) A piece as a function of the step and the piece's inputs, which returns its outputs.
+
+    Called once for each piece, at load. Default: None, run the generated Python.
+    """
 
 
 @hookspec(firstresult=True)
@@ -124,6 +146,7 @@ HOOKS = (
     "anychip_create_kv_pool",
     "anychip_fusions",
     "anychip_prepare_weight",
+    "anychip_compiles",
     "anychip_compile",
     "anychip_collectives",
     "anychip_emulator",
@@ -142,6 +165,7 @@ __all__ = [
     "anychip_backend",
     "anychip_collectives",
     "anychip_compile",
+    "anychip_compiles",
     "anychip_create_kv_pool",
     "anychip_diagnose",
     "anychip_emulator",

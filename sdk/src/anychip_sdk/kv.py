@@ -1,44 +1,81 @@
-"""The pool of KV pages: one device allocation, the rest in user space. Knows pages; knows no token and no request."""
+"""The pool of a model's states: pages and slots in one device allocation, the rest in user space.
+
+Knows pages, slots and groups of states; knows no token and no request.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from anychip_sdk.errors import KVPoolExhausted, MemoryInsufficient
+from anychip_sdk.state import StateGroup, StateTensor, bytes_per_slot, bytes_per_token
 
 if TYPE_CHECKING:
     from anychip_sdk.device import Device
 
-TOKEN_MAJOR = ("page", "slot", "head", "dim")
-
 
 @dataclass(frozen=True)
-class KVSpec:
-    """What the model needs and what the plan gives."""
+class PoolSpec:
+    """What the model keeps and what the plan gives.
 
-    layers: int
-    kv_heads: int
-    head_dim: int
+    Attributes:
+        groups: the model's states.
+        dtype: of state tensors that name none.
+        budget_bytes: the most that the pool may take.
+        page_size: tokens per page.
+        pages_max: a further limit; None: as many as the budget holds.
+        slots: for sequences and for snapshots of them; 0 where no group keeps slots.
+    """
+
+    groups: tuple[StateGroup, ...]
     dtype: torch.dtype
-    budget_bytes: int  #: the most that the pool may take
-    page_size: int  #: tokens per page
-    pages_max: int | None = None  #: a further limit; None: as many as the budget holds
+    budget_bytes: int
+    page_size: int
+    pages_max: int | None = None
+    slots: int = 0
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Over all paged groups and their layers."""
+        return bytes_per_token(self.groups, self.dtype)
+
+    @property
+    def bytes_per_slot(self) -> int:
+        """Over all slot groups and their layers."""
+        return bytes_per_slot(self.groups, self.dtype)
+
+    def pages(self) -> int:
+        """As many as the budget holds beside the slots, and `pages_max` allows.
+
+        Raises:
+            MemoryInsufficient: not even one.
+        """
+        page_bytes = self.bytes_per_token * self.page_size
+        left = self.budget_bytes - self.slots * self.bytes_per_slot
+        most = left // page_bytes if page_bytes else self.pages_max or 1
+        pages = most if self.pages_max is None else min(most, self.pages_max)
+        if pages < 1:
+            slots = f" and {self.slots} slots take {self.slots * self.bytes_per_slot}" if self.slots else ""
+            message = f"KV pool: one page takes {page_bytes} bytes{slots}, the budget is {self.budget_bytes}"
+            raise MemoryInsufficient(message)
+        return pages
 
 
 @dataclass(frozen=True)
 class KVLayout:
-    """How the pool's memory is laid out; kernels know it, the core reads page_size and pages only."""
+    """What a pool has room for."""
 
     page_size: int
     pages: int
-    axes: tuple[str, ...]
-    dtype: torch.dtype
-    bytes_per_token: int  #: over all layers, keys and values
+    slots: int
+    dtype: torch.dtype  #: of state tensors that name none
+    bytes_per_token: int  #: over all paged groups and their layers
+    bytes_per_slot: int  #: over all slot groups and their layers
     alignment: int = 64
 
 
@@ -51,10 +88,18 @@ class KVStats:
 
 
 class KVPool(ABC):
-    """Pages of keys and values, reference counted. Page numbers are 0 .. pages-1.
+    """Pages of tokens' entries, reference counted, and slots of sequences' states. Both are numbered from 0.
+
+    A page number means the same tokens in each paged group, a slot number the same sequence in each slot group. Who has
+    which slot is the engine's affair.
 
     Not thread safe: the engine's step loop is its only user. After construction no method allocates device memory.
     """
+
+    @property
+    @abstractmethod
+    def groups(self) -> tuple[StateGroup, ...]:
+        """As the spec had them."""
 
     @property
     @abstractmethod
@@ -88,15 +133,38 @@ class KVPool(ABC):
     def refcount(self, page: int) -> int: ...
 
     @abstractmethod
-    def copy_pages(self, src: Sequence[int], dst: Sequence[int]) -> None:
-        """Copy the content of src[i] to dst[i], in all layers (copy on write)."""
+    def tensors(self, group: int, layer: int) -> tuple[torch.Tensor, ...]:
+        """A layer's state tensors in the spec's order; the same tensors on each call.
+
+        Paged: [pages, page_size, *shape]; slot: [slots, *shape]; with any strides, so that memory may be in another
+        order. All zeros at first.
+        """
 
     @abstractmethod
-    def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The key and value caches of a layer, with the layout's axes; the same tensors on each call.
+    def copy_pages(self, src: Sequence[int], dst: Sequence[int]) -> None:
+        """Copy the content of page src[i] to page dst[i], in all paged groups and layers (copy on write).
 
-        With the axes TOKEN_MAJOR the references run on them, whatever order the strides say the memory is in.
+        Queued behind the work queued so far, before later work; `dst` are all different and none of `src`.
         """
+
+    def copy_slots(self, src: Sequence[int], dst: Sequence[int]) -> None:
+        """(optional) The same for slots of all slot groups: snapshots and forks. Default: by `tensors`."""
+        check_pairs("copy_slots", src, dst)
+        for tensor in self._slot_tensors():
+            for source, target in zip(src, dst, strict=True):
+                tensor[target].copy_(tensor[source])
+
+    def clear_slots(self, slots: Sequence[int]) -> None:
+        """(optional) Write zeros to these slots of all slot groups. Default: by `tensors`."""
+        for tensor in self._slot_tensors():
+            for slot in slots:
+                tensor[slot].zero_()
+
+    def _slot_tensors(self) -> Iterator[torch.Tensor]:
+        for index, group in enumerate(self.groups):
+            if group.spec.kind == "slot":
+                for layer in range(group.layers):
+                    yield from self.tensors(index, layer)
 
     @abstractmethod
     def stats(self) -> KVStats: ...
@@ -175,11 +243,24 @@ class PageLedger:
 
 
 class LedgerKVPool(KVPool):
-    """A pool whose pages a ledger keeps: what is left to do is where the keys and values lie."""
+    """A pool whose pages a ledger keeps: what is left to do is where the states lie."""
 
-    def __init__(self, layout: KVLayout) -> None:
-        self._layout = layout
-        self._ledger = PageLedger(layout.pages)
+    def __init__(self, spec: PoolSpec, alignment: int = KVLayout.alignment) -> None:
+        self._groups = spec.groups
+        self._layout = KVLayout(
+            spec.page_size,
+            spec.pages(),
+            spec.slots,
+            spec.dtype,
+            spec.bytes_per_token,
+            spec.bytes_per_slot,
+            alignment,
+        )
+        self._ledger = PageLedger(self._layout.pages)
+
+    @property
+    def groups(self) -> tuple[StateGroup, ...]:
+        return self._groups
 
     @property
     def layout(self) -> KVLayout:
@@ -202,48 +283,80 @@ class LedgerKVPool(KVPool):
 
 
 class SlabKVPool(LedgerKVPool):
-    """The default pool: one slab, [layers, 2, pages, page_size, kv_heads, head_dim], in ordinary device memory.
+    """The default pool: one allocation in ordinary device memory; a state tensor's layers lie one after the other.
 
     Args:
-        heads_first: a page's heads lie before its tokens in memory; `layer` gives the same axes either way.
-        alignment: of the slab, in bytes.
+        heads_first: a page's heads (the first dimension of a token's entry) lie before its tokens in memory; `tensors`
+            gives the same dimensions either way.
+        alignment: of the memory, in bytes.
     """
 
     def __init__(
-        self, spec: KVSpec, device: Device, *, heads_first: bool = False, alignment: int = KVLayout.alignment
+        self, spec: PoolSpec, device: Device, *, heads_first: bool = False, alignment: int = KVLayout.alignment
     ) -> None:
-        itemsize = spec.dtype.itemsize
-        bytes_per_token = 2 * spec.layers * spec.kv_heads * spec.head_dim * itemsize
-        bytes_per_page = bytes_per_token * spec.page_size
-        pages = spec.budget_bytes // bytes_per_page
-        if spec.pages_max is not None:
-            pages = min(pages, spec.pages_max)
-        if pages < 1:
-            message = f"KV pool: one page takes {bytes_per_page} bytes, the budget is {spec.budget_bytes}"
-            raise MemoryInsufficient(message)
-        super().__init__(KVLayout(spec.page_size, pages, TOKEN_MAJOR, spec.dtype, bytes_per_token, alignment))
+        super().__init__(spec, alignment)
         self._device = device
-        self._buffer = device.alloc(pages * bytes_per_page, alignment)
-        page = (spec.kv_heads, spec.page_size) if heads_first else (spec.page_size, spec.kv_heads)
-        self._slab = self._buffer.view(spec.dtype).view(spec.layers, 2, pages, *page, spec.head_dim)
-        token_major = self._slab.transpose(3, 4) if heads_first else self._slab
-        self._layers = [(token_major[i, 0], token_major[i, 1]) for i in range(spec.layers)]
+        parts = [(group, tensor) for group in spec.groups for tensor in group.spec.tensors]
+        sizes = [self._entries(group) * group.layers * tensor.nbytes(spec.dtype) for group, tensor in parts]
+        self._buffer = device.alloc(sum(sizes), alignment)
+        slabs: dict[int, torch.Tensor] = {}
+        start = 0
+        # wide elements first, so that each begins at a multiple of its size
+        for index in sorted(range(len(parts)), key=lambda i: -(parts[i][1].dtype or spec.dtype).itemsize):
+            group, tensor = parts[index]
+            flat = self._buffer[start : start + sizes[index]].view(tensor.dtype or spec.dtype)
+            slabs[index] = self._shaped(flat, group, tensor, heads_first)
+            start += sizes[index]
+        ordered = [slabs[index] for index in range(len(parts))]
+        self._tensors = _by_layer(spec.groups, ordered)
+        self._paged = [slab for slab, (group, _) in zip(ordered, parts, strict=True) if group.spec.kind == "paged"]
+
+    def _entries(self, group: StateGroup) -> int:
+        """Tokens or sequences that there is room for."""
+        layout = self._layout
+        return layout.pages * layout.page_size if group.spec.kind == "paged" else layout.slots
+
+    def _shaped(self, flat: torch.Tensor, group: StateGroup, tensor: StateTensor, heads_first: bool) -> torch.Tensor:
+        """[layers, pages, page_size, *shape] or [layers, slots, *shape]."""
+        layout = self._layout
+        if group.spec.kind == "slot":
+            return flat.view(group.layers, layout.slots, *tensor.shape)
+        if heads_first and len(tensor.shape) > 1:
+            heads, *rest = tensor.shape
+            return flat.view(group.layers, layout.pages, heads, layout.page_size, *rest).transpose(2, 3)
+        return flat.view(group.layers, layout.pages, layout.page_size, *tensor.shape)
+
+    def tensors(self, group: int, layer: int) -> tuple[torch.Tensor, ...]:
+        return self._tensors[group][layer]
 
     def copy_pages(self, src: Sequence[int], dst: Sequence[int]) -> None:
-        if len(src) != len(dst):
-            message = f"copy_pages: {len(src)} sources, {len(dst)} destinations"
-            raise ValueError(message)
-        for source, target in zip(src, dst, strict=True):
-            self._slab[:, :, target].copy_(self._slab[:, :, source])
-
-    def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._layers[index]
+        check_pairs("copy_pages", src, dst)
+        for slab in self._paged:
+            for source, target in zip(src, dst, strict=True):
+                slab[:, target].copy_(slab[:, source])
 
     def close(self) -> None:
-        self._layers = []
-        del self._slab
+        self._tensors = []
+        self._paged = []
         self._device.free(self._buffer)
         del self._buffer
 
 
-__all__ = ["TOKEN_MAJOR", "KVLayout", "KVPool", "KVSpec", "KVStats", "LedgerKVPool", "PageLedger", "SlabKVPool"]
+def _by_layer(groups: Sequence[StateGroup], slabs: Sequence[torch.Tensor]) -> list[list[tuple[torch.Tensor, ...]]]:
+    """group -> layer -> its tensors."""
+    left = iter(slabs)
+    found = []
+    for group in groups:
+        own = [next(left) for _ in group.spec.tensors]
+        found.append([tuple(slab[layer] for slab in own) for layer in range(group.layers)])
+    return found
+
+
+def check_pairs(what: str, src: Sequence[int], dst: Sequence[int]) -> None:
+    """Raise ValueError unless there is a destination for each source."""
+    if len(src) != len(dst):
+        message = f"{what}: {len(src)} sources, {len(dst)} destinations"
+        raise ValueError(message)
+
+
+__all__ = ["KVLayout", "KVPool", "KVStats", "LedgerKVPool", "PageLedger", "PoolSpec", "SlabKVPool", "check_pairs"]

@@ -10,6 +10,7 @@ from typing import Any, Union
 import torch
 
 from anychip_sdk.ops.base import CATALOGUE, Catalogue
+from anychip_sdk.step import Step, StepLimits
 
 REFERENCE = "reference"  #: the provider of the SDK's own kernels: the fallback
 
@@ -55,11 +56,34 @@ def multiple_of(divisor: int) -> Need:
     return Need(lambda fact: isinstance(fact, int) and fact % divisor == 0, f"a multiple of {divisor}")
 
 
+MakePreparation = Callable[[Facts, Mapping[str, Any], StepLimits], Callable[[Step], Any]]
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """What a kernel derives from a step once, before the forward, instead of in each layer.
+
+    The kernel gets the result in the place of the step. Calls whose facts and constants are equal share one result, so
+    name only those that are read.
+
+    Attributes:
+        make: called once at load with the facts, the constants by argument name, and the limits of any step; buffers
+            are made here. What it returns is called with each step.
+        facts: the facts that `make` reads.
+        constants: the arguments bound at load (weights, tables, caches) that `make` reads.
+    """
+
+    make: MakePreparation
+    facts: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One implementation of an op.
 
     `prepares_weight`: its weights go through `anychip_prepare_weight` first; other kernels get them as they are.
+    `prepare`: what it gets in the place of the step; None: the step itself.
     """
 
     op: str
@@ -70,6 +94,7 @@ class Kernel:
     name: str
     requires: Mapping[str, Need] = field(default_factory=dict)
     prepares_weight: bool = False
+    prepare: Prepare | None = None
 
 
 @dataclass(frozen=True)
@@ -143,6 +168,9 @@ class OpRegistry:
         if not kernel.dtypes:
             message = f"backend '{kernel.provider}' registers '{kernel.op}' ({kernel.name}) for no dtype"
             raise ValueError(message)
+        if kernel.prepare is not None and known.step_index is None:
+            message = f"backend '{kernel.provider}' registers '{kernel.op}' with `prepare`; the op takes no step"
+            raise ValueError(message)
         others = self._kernels[kernel.op]
         if any(other.provider == kernel.provider and other.name == kernel.name for other in others):
             message = f"backend '{kernel.provider}' registers '{kernel.op}' twice under the name '{kernel.name}'"
@@ -205,6 +233,7 @@ class Registrar:
         dtypes: Sequence[torch.dtype],
         requires: Mapping[str, Need] | None = None,
         prepares_weight: bool = False,
+        prepare: Prepare | None = None,
         name: str | None = None,
         version: int = 1,
     ) -> None:
@@ -216,15 +245,40 @@ class Registrar:
             dtypes: the values of "T" that it is right for.
             requires: fact -> need, e.g. {"head_dim": one_of(64, 128)}; a kernel whose needs don't hold is passed over.
             prepares_weight: hand its weights to `anychip_prepare_weight` first.
+            prepare: what the kernel gets in the place of the step, for ops that take one.
             name: tells several kernels of one op apart; the function's name by default.
             version: the op's version that it implements.
 
         Raises:
-            ValueError: unknown op or version, no dtype, or the same name twice.
+            ValueError: unknown op or version, no dtype, the same name twice, or `prepare` for an op without a step.
         """
         label: str = name or getattr(function, "__name__", None) or type(function).__name__
-        kernel = Kernel(op, version, tuple(dtypes), function, self.provider, label, requires or {}, prepares_weight)
+        kernel = Kernel(
+            op, version, tuple(dtypes), function, self.provider, label, requires or {}, prepares_weight, prepare
+        )
         self._registry.add(kernel)
+
+
+def with_prepared(kernel: Kernel, args: Sequence[Any], facts: Facts, limits: StepLimits | None = None) -> list[Any]:
+    """An op's arguments as the kernel takes them: what it prepares of the step in the step's place.
+
+    For a lone call; a graph's calls share what they prepare.
+
+    Args:
+        kernel: that will be called.
+        args: the op's, in the catalogue's order, constants among them.
+        facts: as the kernel was resolved with.
+        limits: of the buffers; None: what this step just fits.
+    """
+    op, given = CATALOGUE[kernel.op], list(args)
+    at = op.step_index
+    if kernel.prepare is None or at is None:
+        return given
+    names = [arg.name for arg in op.args]
+    constants = {name: given[names.index(name)] for name in kernel.prepare.constants}
+    step: Step = given[at]
+    given[at] = kernel.prepare.make(facts, constants, limits or step.limits())(step)
+    return given
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -281,6 +335,7 @@ __all__ = [
     "OpKey",
     "OpRegistry",
     "Override",
+    "Prepare",
     "Registrar",
     "Rejection",
     "Resolution",
@@ -289,4 +344,5 @@ __all__ = [
     "dtype_name",
     "multiple_of",
     "one_of",
+    "with_prepared",
 ]

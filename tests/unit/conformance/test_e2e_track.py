@@ -12,6 +12,7 @@ from anychip_sdk.conformance.requirements import REQUIREMENTS
 from anychip_sdk.hooks import hookimpl
 from anychip_sdk.kv import SlabKVPool
 from anychip_sdk.ops import CATALOGUE
+from anychip_sdk.step import Paged
 from support.plans import StubPlugin, references
 from support.platform_checks import ALL_FUSIONS, claims, failures, run
 
@@ -39,10 +40,12 @@ def reference(name):
 
 
 def attention(change):
-    """paged_attention over a batch that was changed first."""
+    """paged_attention over another page table."""
 
-    def kernel(q, k_cache, v_cache, batch, scale, window):
-        return reference("paged_attention")(q, k_cache, v_cache, change(batch), scale, window)
+    def kernel(q, k_cache, v_cache, step, scale, window, group):
+        entry = step.paged(group)
+        changed = replace(step, groups=(Paged(change(step, entry.page_table), entry.slots),))
+        return reference("paged_attention")(q, k_cache, v_cache, changed, scale, window, group)
 
     return kernel
 
@@ -96,22 +99,21 @@ def test_a_wrong_layer(tmp_path):
 
 
 def test_attention_that_reads_its_neighbours_pages(tmp_path):
-    def neighbours(batch):
-        if batch.rows < 2:
-            return batch
-        table = batch.page_table.clone()
-        table[-1] = table[0]
-        return replace(batch, page_table=table, derived={})
+    def neighbours(step, table):
+        if step.rows > 1:
+            table = table.clone()
+            table[-1] = table[0]
+        return table
 
     backend = stub(paged_attention=attention(neighbours))
     assert set(failing(backend, tmp_path, "AC-E2E-001", "AC-E2E-002")) == {"AC-E2E-002"}
 
 
 def test_attention_that_forgets_earlier_chunks(tmp_path):
-    def own_chunk_alone(q, k_cache, v_cache, batch, scale, window):
-        out = reference("paged_attention")(q, k_cache, v_cache, batch, scale, window)
+    def own_chunk_alone(q, k_cache, v_cache, step, scale, window, group):
+        out = reference("paged_attention")(q, k_cache, v_cache, step, scale, window, group)
         start = 0
-        for length, context in zip(batch.query_lens_host, batch.context_lens_host, strict=True):
+        for length, context in zip(step.query_lens_host, step.context_lens_host, strict=True):
             if 1 < length < context:
                 out[start : start + length] *= 0.9
             start += length
@@ -125,8 +127,8 @@ def test_attention_that_forgets_earlier_chunks(tmp_path):
 def test_a_pool_that_wipes_pages_that_are_still_shared(tmp_path):
     class Wiping(SlabKVPool):
         def free(self, pages):
-            for page in pages:
-                self._slab[:, :, page] = 0
+            for slab in self._paged:
+                slab[:, list(pages)] = 0
             super().free(pages)
 
     found = failing(stub(Wiping), tmp_path, "AC-E2E-002", "AC-E2E-004", "AC-E2E-006")
@@ -137,10 +139,6 @@ def test_a_pool_that_wipes_pages_that_are_still_shared(tmp_path):
 
 def test_a_pool_that_gives_a_page_twice(tmp_path):
     class Twice(SlabKVPool):
-        def layer(self, index):
-            keys, values = super().layer(index)
-            return keys[: len(keys)], values
-
         def alloc(self, count):
             return [page - page % 2 if page > 4 else page for page in super().alloc(count)]
 
@@ -171,21 +169,19 @@ def test_a_wrong_fused_kernel_that_verification_is_kept_from(tmp_path, op):
 
 
 def test_a_kernel_that_is_wrong_for_pages_of_one_token(tmp_path):
-    def shifted(batch):
-        if batch.page_size > 1:
-            return batch
-        return replace(batch, page_table=batch.page_table.roll(1, 1), derived={})
+    def shifted(step, table):
+        return table if step.page_size > 1 else table.roll(1, 1)
 
     found = failing(stub(paged_attention=attention(shifted)), tmp_path, "AC-E2E-002", "AC-E2E-008")
     assert {key: set(cases) for key, cases in found.items()} == {"AC-E2E-008": {"1-float32"}}
 
 
 def test_a_page_copy_that_copies_no_values(tmp_path):
-    def copy_pages(k_cache, v_cache, source, target):
-        reference("copy_pages")(k_cache, v_cache.clone(), source, target)
-        return k_cache, v_cache
+    class KeysAlone(SlabKVPool):
+        def copy_pages(self, src, dst):
+            self._paged[0][:, list(dst)] = self._paged[0][:, list(src)]
 
-    found = failing(stub(copy_pages=copy_pages), tmp_path, "AC-E2E-002", "AC-E2E-009")
+    found = failing(stub(KeysAlone), tmp_path, "AC-E2E-002", "AC-E2E-009")
     assert {key: set(cases) for key, cases in found.items()} == {"AC-E2E-009": {"16-float32"}}
 
 

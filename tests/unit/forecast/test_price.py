@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from anychip.forecast.costs import Step, costs_of
+from anychip.forecast.costs import StepShape, costs_of
 from anychip.forecast.explain_costs import costs_json, costs_text
 from anychip.forecast.price import price
 from anychip.forecast.speeds import Known
@@ -55,7 +55,7 @@ def test_the_json_is_enough_to_predict_any_step():
     """By the formula that it states, from its numbers alone."""
     plan, found = priced()
     costs = json.loads(json.dumps(as_json(plan, costs_json(plan, found))))["costs"]
-    step = Step(5, 777)
+    step = StepShape(5, 777)
     total = costs["step_s"] + step.decodes * costs["request_s"]
     for kernel in costs["kernels"]:
         speed = kernel["speed"]
@@ -89,11 +89,11 @@ def test_times_while_memory_is_faster_are_told_beside_the_others():
     costs = as_json(plan, costs_json(plan, found))["costs"]
     [faster] = costs["faster"]
     assert faster["memory_bytes_per_s"] == 4e10
-    assert faster["decodes"][0]["seconds"] == found.costs.seconds(fast, Step(1, 256)).total
+    assert faster["decodes"][0]["seconds"] == found.costs.seconds(fast, StepShape(1, 256)).total
     assert faster["decodes"][0]["seconds"] < costs["decodes"][0]["seconds"]
     text = as_text(plan, costs_text(plan, found))
     assert "a data sheet, while memory copied 20 GB/s" in text
-    rates = [1 / found.costs.seconds(speeds, Step(1, 256)).total for speeds in (slow, fast)]
+    rates = [1 / found.costs.seconds(speeds, StepShape(1, 256)).total for speeds in (slow, fast)]
     assert f"{rates[0]:>8.1f}, {rates[1]:>8.1f} tok/s" in text
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from anychip.forecast.costs import costs_of
-from anychip.forecast.work import Asked, work_of
+from anychip.forecast.work import OpWork, work_of
 from anychip.recipe.schema import Recipe
 from support.plans import plan_of, stub_backend, tiny_config
 
@@ -26,8 +26,8 @@ def planned(policies, quantization="none", kind="qwen3"):
 
 
 def together(plan):
-    uses = work_of(plan.graph, plan.model.config, plan.model.dtype.value, plan.scheduler.kv_dtype)
-    return sum(uses.values(), Asked())
+    uses = work_of(plan.graph, plan.program, plan.model.dtype.value, plan.scheduler.kv_dtype)
+    return sum(uses.values(), OpWork())
 
 
 @pytest.mark.parametrize("policies", [[], "auto", ["qkv_proj", "gate_up_proj", "add_rms_norm"]])
@@ -54,8 +54,8 @@ def test_matrices_and_what_goes_through_them_are_the_same_whichever_ops_share_a_
 
 def test_activations_are_counted_where_they_are_written_and_read():
     plan = planned([], kind="llama")
-    uses = work_of(plan.graph, plan.model.config, torch.bfloat16, torch.bfloat16)
-    moved = {use.op: asked.moved_bytes_per_row for use, asked in uses.items()}
+    uses = work_of(plan.graph, plan.program, torch.bfloat16, torch.bfloat16)
+    moved = {use.op: work.moved_bytes_per_row for use, work in uses.items()}
     assert moved["silu"] == 2 * LAYERS * 2 * INNER
     assert moved["mul"] == 2 * LAYERS * 3 * INNER
     assert moved["rope"] == 2 * LAYERS * 2 * (Q + KV)
@@ -70,8 +70,9 @@ def test_a_fusion_moves_less():
 
 
 def test_integers_are_counted_as_bytes_that_are_read_and_as_elements_that_are_multiplied():
-    uses = work_of(planned([], "int4").graph, tiny_config(), torch.bfloat16, torch.bfloat16)
-    [products] = [asked for use, asked in uses.items() if use.kernel == "linear_int4 stub/linear_int4_stub uint8"]
+    plan = planned([], "int4")
+    uses = work_of(plan.graph, plan.program, torch.bfloat16, torch.bfloat16)
+    [products] = [work for use, work in uses.items() if use.kernel == "linear_int4 stub/linear_int4_stub uint8"]
     assert products.parameters == LAYERS * LAYER
     assert products.weight_bytes == products.parameters // 2 + products.parameters // 32 * 4
 
@@ -85,5 +86,5 @@ def test_layers_with_windows_are_told_apart():
     config = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1}
     recipe = Recipe.model_validate({"version": 1, "name": "m", "model": {"source": "./m"}, "backend": {"name": "stub"}})
     plan = plan_of(recipe, tiny_config("qwen3", **config), stub_backend())
-    uses = work_of(plan.graph, plan.model.config, torch.bfloat16, torch.bfloat16)
-    assert {use.window: asked.calls for use, asked in uses.items() if use.op == "mha"} == {None: 1, 64: 2}
+    uses = work_of(plan.graph, plan.program, torch.bfloat16, torch.bfloat16)
+    assert {use.window: work.calls for use, work in uses.items() if use.op == "mha"} == {None: 1, 64: 2}

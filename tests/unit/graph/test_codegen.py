@@ -7,14 +7,18 @@ import weakref
 import pytest
 import torch
 
-from anychip.graph.codegen import bound_function, generate, weight_key
+from anychip.graph.codegen import generate
 from anychip.graph.expand import expand
 from anychip.graph.ir import as_text
+from anychip.graph.program import program_of
 from anychip.graph.trace import trace
 from anychip.models.registry import build_model
 from anychip.plan.resolve import make_binding, unfolded
 from anychip_sdk.ops import CATALOGUE
+from anychip_sdk.program import bound_function
 from anychip_sdk.registry import OpKey, Override
+from anychip_sdk.step import StepLimits
+from anychip_sdk.testing import chunk_step
 from support.engines import NO_FUSION, loaded, logits_of, make_recipe, random_prompts
 from support.plans import GIB, references, stub_backend, tiny_config
 from support.tiny_models import make_tiny
@@ -64,11 +68,12 @@ def test_temporaries_are_freed_behind_their_last_use(tmp_path, fused):
 
 
 def test_code_is_one_line_per_node_without_lookups(tmp_path):
-    with loaded(make_recipe(make_tiny(tmp_path / "tiny", "qwen3"), fusion=NO_FUSION)) as model:
+    recipe = make_recipe(make_tiny(tmp_path / "tiny", "qwen3"), fusion=NO_FUSION)
+    with loaded(recipe, stub_backend(capacity=4 * GIB)) as model:
         head, *lines = model.source.splitlines()
         nodes = [node for node in model.plan.graph.graph.nodes if node.op in ("call_function", "call_method")]
     computed = [node for node in nodes if node.target is not operator.getitem]  # tuples are unpacked at once
-    assert head == "def forward(token_ids, positions, slots, batch, logit_rows):"
+    assert head == "def forward(step):"
     assert len(lines) == len(computed) + 1
     for line in lines:
         assert not {"if", "for", "get_attr", "self", "import"} & set(line.replace("(", " ").split())
@@ -85,18 +90,6 @@ def test_a_failing_kernel_shows_its_line(tmp_path):
         logits_of(model, [5, 6, 7])
     text = "".join(traceback.format_exception(failed.type, failed.value, failed.tb))
     assert "silu_mul_stub" in text.split("in forward")[1].splitlines()[1]
-
-
-def test_a_kernel_that_prepares_weights_has_values_of_its_own():
-    config = tiny_config()
-    backend = stub_backend()
-    binding = make_binding(make_recipe("/models/m"), config, backend, torch.float32, torch.float32, 16)
-    graph = unfolded(config, binding)
-    [node] = [node for node, op in graph.op_nodes() if op.name == "lm_head"]
-    assert weight_key("lm_head.weight", node) == "lm_head.weight"
-    kernel = node.meta["resolution"].kernel
-    object.__setattr__(kernel, "prepares_weight", True)
-    assert weight_key("lm_head.weight", node) == "lm_head.weight@lm_head"
 
 
 def test_an_op_is_computed_in_the_dtype_that_the_recipe_asks_for():
@@ -121,7 +114,7 @@ def test_an_op_computed_in_another_dtype_still_writes_to_the_caches():
     )
     keys, values = torch.zeros(2, 2, 1, 4, dtype=torch.bfloat16), torch.zeros(2, 2, 1, 4, dtype=torch.bfloat16)
     new = torch.ones(1, 1, 4, dtype=torch.bfloat16)
-    out = bound_function(found)(new, 2 * new, keys, values, torch.tensor([3]))
+    out = bound_function(found)(new, 2 * new, keys, values, chunk_step([5] * 4, 3, 1, [0, 1], 2), 0)
     assert out[0] is keys
     assert keys[1, 1].eq(1).all()
     assert values[1, 1].eq(2).all()
@@ -156,15 +149,15 @@ def test_the_traced_graph_calls_blocks_and_the_expanded_one_ops():
     assert blocks[:3] == ["model.embed_tokens", "model.layers.0.input_layernorm", "model.layers.0.self_attn"]
     expanded = expand(traced)
     assert not [node for node in expanded.graph.nodes if node.op == "call_module"]
-    assert as_text(expanded).splitlines()[5] == "embedding = embedding(token_ids, model.embed_tokens.weight)"
+    assert as_text(expanded).splitlines()[1] == "embedding = embedding(step, model.embed_tokens.weight)"
     attributes = [node.target for node in expanded.graph.nodes if node.op == "get_attr"]
     assert len(attributes) == len(set(attributes))
-    assert set(attributes) == {*expanded.weights, *expanded.buffers}
+    assert set(attributes) == {*expanded.weights, *expanded.states, *expanded.tables}
 
 
 def test_generating_twice_gives_the_same_code():
     config = tiny_config()
     binding = make_binding(make_recipe("/models/m"), config, stub_backend(), torch.float32, torch.float32, 16)
-    graph = unfolded(config, binding)
-    values = {name: torch.empty(0) for name in (*graph.weights, *graph.buffers)}
-    assert generate(graph, values).source == generate(graph, values).source
+    program = program_of(unfolded(config, binding))
+    limits = StepLimits(8, 2, 4, torch.device("cpu"))
+    assert generate(program, {}, limits).source == generate(program, {}, limits).source

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from anychip.graph.fold import fold
-from anychip.graph.ir import ModelGraph, WeightSpec, as_text
+from anychip.graph.ir import ModelGraph, WeightSpec, argument, as_text
 from anychip.graph.replace import Binding, replace
 from anychip.graph.trace import OpTracer
 from anychip.plan.resolve import make_binding, unfolded
@@ -133,7 +133,7 @@ def test_gelu_gates_fuse_too_but_not_into_ffn(backend):
 def test_norms_of_queries_and_keys_decide_the_variant_of_mha(backend, kind):
     graph, _ = folded(backend, ("mha",), kind)
     [first, *_] = [node for node, op in graph.op_nodes() if op.name == "mha"]
-    q_norm, k_norm, eps = first.args[4:7]
+    q_norm, k_norm, eps = (argument(first, first.target, name) for name in ("q_norm", "k_norm", "eps"))
     if kind == "llama":
         assert (q_norm, k_norm) == (None, None)
     else:
@@ -147,7 +147,9 @@ def test_norms_of_queries_and_keys_decide_the_variant_of_mha(backend, kind):
 def test_a_window_goes_into_the_fused_block(backend):
     windowed = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
     graph, _ = folded(backend, ("mha",), "qwen2", **windowed)
-    assert [node.args[-1] for node, op in graph.op_nodes() if op.name == "mha"] == [None, 8, 8]
+    blocks = [(node, op) for node, op in graph.op_nodes() if op.name == "mha"]
+    assert [argument(node, op, "window") for node, op in blocks] == [None, 8, 8]
+    assert [argument(node, op, "group") for node, op in blocks] == [0, 1, 1]
 
 
 # --- no kernel, no fusion ---
@@ -213,7 +215,7 @@ def graph_of(module, backend):
     """A module of catalogue ops as a bound graph."""
     binding = Binding(backend.ops, torch.float32, {})
     weights = {name: WeightSpec(name, tuple(one.shape), (name,)) for name, one in module.named_parameters()}
-    graph = ModelGraph(OpTracer(()).trace(module), module, weights, dict(module.named_buffers()))
+    graph = ModelGraph(OpTracer(()).trace(module), module, weights)
     return replace(graph, binding), binding
 
 

@@ -36,7 +36,7 @@ def test_joined_weights_are_quantized_as_one():
     spec = plan.weights["model.layers.0.self_attn.q_proj+k_proj+v_proj.int8_weight"]
     assert len(spec.sources) == 3
     assert spec.quantized.shape == spec.shape
-    source_of(plan.graph)  # code can be made of it
+    source_of(plan.program, plan.pieces)  # code can be made of it
 
 
 def test_a_tied_table_is_held_plain_for_the_embedding_and_quantized_for_the_logits():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from anychip.forecast.costs import Step, costs_of
+from anychip.forecast.costs import StepShape, costs_of
 from anychip.measure import measure as measuring
 from anychip.measure import memory_speed
 from anychip.measure.random_model import load_random, plan_random
@@ -38,8 +38,8 @@ def test_a_rehearsed_decode_has_the_context_that_it_says(model):
     rehearsal = Rehearsal(model)
     seen = []
     forward = rehearsal.core._model.forward._forward
-    rehearsal.core._model.forward._forward = lambda *inputs: (seen.append(inputs[3]), forward(*inputs))[1]
-    steps = [step for step, _ in rehearsal.time(Step(3, 200), 4)]
+    rehearsal.core._model.forward._forward = lambda step: (seen.append(step), forward(step))[1]
+    steps = [step for step, _ in rehearsal.time(StepShape(3, 200), 4)]
     assert [batch.decode_rows for batch in seen] == [3] * 4
     for step, batch in zip(steps, seen, strict=True):
         assert step.context == pytest.approx(sum(batch.context_lens_host) / 3, abs=1)
@@ -50,21 +50,23 @@ def test_a_rehearsed_prompt_is_one_chunk_behind_the_others(model):
     rehearsal = Rehearsal(model)
     seen = []
     forward = rehearsal.core._model.forward._forward
-    rehearsal.core._model.forward._forward = lambda *inputs: (seen.append(inputs[3]), forward(*inputs))[1]
-    assert [step for step, _ in rehearsal.time(Step(0, prompt=64, start=128), 2)] == [Step(0, prompt=64, start=128)] * 2
+    rehearsal.core._model.forward._forward = lambda step: (seen.append(step), forward(step))[1]
+    assert [step for step, _ in rehearsal.time(StepShape(0, prompt=64, start=128), 2)] == [
+        StepShape(0, prompt=64, start=128)
+    ] * 2
     assert [(batch.query_lens_host, batch.context_lens_host) for batch in seen] == [((64,), (192,))] * 2
 
 
 def test_nothing_is_left_behind(model):
     rehearsal = Rehearsal(model)
-    list(rehearsal.time(Step(2, 100), 2))
+    list(rehearsal.time(StepShape(2, 100), 2))
     stats = rehearsal.core.stats()
     assert (stats["running"], stats["waiting"], stats["pages_free"]) == (0, 0, stats["pages_total"])
 
 
 def test_a_rehearsal_that_is_left_leaves_nothing_behind(model):
     rehearsal = Rehearsal(model)
-    steps = rehearsal.time(Step(2, 100), 5)
+    steps = rehearsal.time(StepShape(2, 100), 5)
     next(steps)
     steps.close()
     assert not rehearsal.core.has_work
@@ -80,7 +82,7 @@ def memory(monkeypatch):
 
 
 def test_every_kernel_of_a_plan_is_measured(backend, memory, monkeypatch):
-    few = (Step(1, 16), Step(2, 16), Step(0, prompt=32))
+    few = (StepShape(1, 16), StepShape(2, 16), StepShape(0, prompt=32))
     raw = {**RAW, "num_hidden_layers": 1}
     monkeypatch.setattr(measuring, "SHAPES", {"narrow": raw, "wide": {**raw, "hidden_size": 128}})
     monkeypatch.setattr(measuring, "QUANTIZATIONS", ("none", "int8"))
@@ -97,7 +99,7 @@ def test_every_kernel_of_a_plan_is_measured(backend, memory, monkeypatch):
     assert {text.split(", ")[1] for text in said} == {"float32", "int8"}
     plan = plan_random(RAW, RECIPE, backend, backend.probe()[0])
     assert costs_of(plan).unknown(speeds) == ()
-    assert costs_of(plan).seconds(speeds, Step(2, 64)).total > 0
+    assert costs_of(plan).seconds(speeds, StepShape(2, 64)).total > 0
 
 
 @pytest.fixture
@@ -120,7 +122,7 @@ def compiler(monkeypatch):
 
 def test_steps_are_run_again_that_memory_was_too_fast_for(backend, memory, monkeypatch):
     monkeypatch.setattr(measuring, "SHAPES", {"narrow": {**RAW, "num_hidden_layers": 1}})
-    monkeypatch.setattr(measuring, "STEPS", {"narrow": (Step(1, 16), Step(2, 16), Step(3, 16))})
+    monkeypatch.setattr(measuring, "STEPS", {"narrow": (StepShape(1, 16), StepShape(2, 16), StepShape(3, 16))})
     monkeypatch.setattr(measuring, "QUANTIZATIONS", ("none",))
     monkeypatch.setattr(measuring, "POLICIES", {"all fusions": "auto"})
     memory += [2e10, 2e10]  # beside the first step
@@ -131,7 +133,7 @@ def test_steps_are_run_again_that_memory_was_too_fast_for(backend, memory, monke
 
 
 def test_a_compiled_graph_is_measured_as_one_kernel_where_it_runs(backend, memory, compiler, monkeypatch):
-    few = (Step(1, 16), Step(2, 16), Step(3, 16), Step(0, prompt=32))
+    few = (StepShape(1, 16), StepShape(2, 16), StepShape(3, 16), StepShape(0, prompt=32))
     monkeypatch.setattr(measuring, "SHAPES", {"narrow": {**RAW, "num_hidden_layers": 1}})
     monkeypatch.setattr(measuring, "STEPS", {"narrow": few})
     monkeypatch.setattr(measuring, "CHUNK", 32)
@@ -142,7 +144,7 @@ def test_a_compiled_graph_is_measured_as_one_kernel_where_it_runs(backend, memor
     assert speeds.compiled_tokens == 2
     assert {"mha", "ffn", "lm_head"} <= set(speeds.compiled_ops)
     costs = costs_of(plan_random(RAW, RECIPE, backend, backend.probe()[0]))
-    assert costs.seconds(speeds, Step(2, 16)).total < costs.seconds(speeds, Step(3, 16)).total / 2
+    assert costs.seconds(speeds, StepShape(2, 16)).total < costs.seconds(speeds, StepShape(3, 16)).total / 2
 
 
 def test_integers_on_the_references_are_left_out(monkeypatch):

@@ -3,17 +3,17 @@
 import pytest
 
 from anychip.measure.fit import Sample
-from anychip.measure.observed import Beside, Observed, Seen
+from anychip.measure.observed import Observed, Overhead, StepSample
 from anychip_sdk.speeds import COMPILED, KernelSpeed, Work
 
 SLOW, FAST = 20e9, 40e9
 SPEEDS = {SLOW: KernelSpeed(1e-5, 4e10, 8e11), FAST: KernelSpeed(2e-5, 7e10, 9e11)}
 WORKS = [Work(8, 2 * size, 2 * size * rows) for size in (3_000_000, 40_000_000) for rows in (1, 4, 16, 64, 256)]
-ENGINE = [Beside(rows, calls, 1e-4 + 5e-6 * rows + 1e-6 * calls, 1e-2) for rows in (1, 9) for calls in (0, 99)]
+ENGINE = [Overhead(rows, calls, 1e-4 + 5e-6 * rows + 1e-6 * calls, 1e-2) for rows in (1, 9) for calls in (0, 99)]
 
 
 def seen(work, memory=SLOW, kernel="linear", beside=None, **others):
-    return Seen(memory, {kernel: Sample(work, SPEEDS[memory].seconds(work))}, beside, 1, **others)
+    return StepSample(memory, {kernel: Sample(work, SPEEDS[memory].seconds(work))}, beside, 1, **others)
 
 
 def observed(works, memory=SLOW, of=None, **others):

@@ -1,6 +1,7 @@
 """Every CPU kernel against the float64 reference, over dtypes and shapes. Knows the SDK's test kit."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,10 +10,12 @@ import anychip_cpu
 from anychip_cpu import host
 from anychip_cpu.kernels import FLOATS, packed, sampling
 from anychip_cpu.kernels.attention_plan import bucketed
-from anychip_sdk import CATALOGUE, AttentionBatch, load_backend
+from anychip_sdk import CATALOGUE, load_backend
 from anychip_sdk.ops import paged_attention, sample
-from anychip_sdk.registry import REFERENCE
-from anychip_sdk.testing import check_kernel, random_batch, random_case
+from anychip_sdk.registry import REFERENCE, with_prepared
+from anychip_sdk.step import Paged
+from anychip_sdk.testing import check_kernel, random_case, random_step
+from support.kernel_calls import call_facts, called, row_step
 
 BACKEND = load_backend("cpu", anychip_cpu, distribution="anychip-cpu", version="0")
 KERNELS = {
@@ -21,6 +24,7 @@ KERNELS = {
     for kernel in BACKEND.ops.kernels(op)
     if kernel.provider != REFERENCE
 }
+GATHERED = KERNELS["paged_attention-gathered_flash"]
 #: tails of vectors and blocks, one row, many rows
 SIZES = [
     {"tokens": 1, "rows": 1, "hidden": 64, "inner": 64, "out": 32},
@@ -57,7 +61,7 @@ def check(kernel, dtype, seed, **dimensions):
     op = CATALOGUE[kernel.op]
     args = random_case(kernel.op, dtype, seed, strided=seed % 2 == 1, bias=seed % 3 != 2, **dimensions)
     with torch.inference_mode():
-        found = check_kernel(op, kernel.function, args, dtype, prepare=preparer(kernel))
+        found = check_kernel(op, kernel, args, dtype, prepare=preparer(kernel), facts=call_facts(kernel.op, args))
     assert found.passed, (kernel.name, dtype, dimensions, found)
 
 
@@ -109,31 +113,48 @@ def test_no_tokens_give_no_results(name):
 def test_attention_takes_steps_of_one_kind(decode, prefill):
     for seed in range(3):
         sizes = {"decode_rows": decode, "prefill_rows": prefill, "context_max": 30}
-        check(KERNELS["paged_attention-gathered_flash"], torch.float32, seed, **sizes)
+        check(GATHERED, torch.float32, seed, **sizes)
 
 
 def test_attention_over_long_ragged_contexts():
     """Several buckets of decode rows, prefill in several blocks behind a cached prefix, with and without a window."""
     generator = torch.Generator().manual_seed(0)
-    batch = random_batch(generator, 4, 1200, [900, 3, 880, 310, 20], [(700, 1500), (600, 600), (1, 5)])
+    step = random_step(generator, 4, 1200, [900, 3, 880, 310, 20], [(700, 1500), (600, 600), (1, 5)])
     q = torch.randn(5 + 700 + 600 + 1, 2, 16, generator=generator)
     k, v = (torch.randn(1200, 4, 1, 16, generator=generator) for _ in range(2))
-    kernel = KERNELS["paged_attention-gathered_flash"].function
     for window in (None, 128, 1200):
-        expected = paged_attention(q, k, v, batch, 0.25, window)
-        torch.testing.assert_close(kernel(q, k, v, batch, 0.25, window), expected, rtol=1e-5, atol=1e-5)
+        expected = paged_attention(q, k, v, step, 0.25, window)
+        torch.testing.assert_close(called(GATHERED, q, k, v, step, 0.25, window), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_attention_reads_neighbouring_pages_in_place():
     generator = torch.Generator().manual_seed(0)
     k, v = (torch.randn(40, 2, 2, 16, generator=generator) for _ in range(2))
-    scattered = random_batch(generator, 2, 40, [], [(9, 64)])
+    scattered = random_step(generator, 2, 40, [], [(9, 64)])
     table = torch.arange(3, 35, dtype=torch.int32).unsqueeze(0)
-    batch = type(scattered)(**{**vars(scattered), "page_table": table, "derived": {}})
+    step = replace(scattered, groups=(Paged(table, scattered.paged(0).slots),))
     q = torch.randn(9, 4, 16, generator=generator)
-    kernel = KERNELS["paged_attention-gathered_flash"].function
-    torch.testing.assert_close(kernel(q, k, v, batch, 0.25), paged_attention(q, k, v, batch, 0.25))
-    assert next(iter(batch.derived.values())).prefills[0].keys.slots is None
+    torch.testing.assert_close(called(GATHERED, q, k, v, step, 0.25), paged_attention(q, k, v, step, 0.25))
+    args = (q, k, v, step, 0.25, None, 0)
+    prepared = with_prepared(GATHERED, args, call_facts("paged_attention", args))[3]
+    assert prepared.plan.prefills[0].keys.slots is None
+
+
+def test_attention_and_writes_take_caches_whose_memory_is_in_another_order():
+    k, v, k_cache, v_cache, step, group = random_case("kv_write", torch.float32, 0)
+    heads_first = [cache.transpose(1, 2).contiguous().transpose(1, 2) for cache in (k_cache, v_cache)]
+    for caches in ((k_cache, v_cache), heads_first):
+        called(KERNELS["kv_write-kv_write"], k, v, *caches, step, group)
+    assert all(torch.equal(*pair) for pair in zip(heads_first, (k_cache, v_cache), strict=True))
+    q, k_cache, v_cache, *rest = random_case("paged_attention", torch.float32, 0)
+    heads_first = [cache.transpose(1, 2).contiguous().transpose(1, 2) for cache in (k_cache, v_cache)]
+    assert torch.equal(called(GATHERED, q, *heads_first, *rest), called(GATHERED, q, k_cache, v_cache, *rest))
+
+
+def test_a_steps_own_embeddings_take_the_place_of_its_ids():
+    step, weight = random_case("embedding", torch.bfloat16, 0)
+    own = torch.randn(step.tokens, weight.shape[1], generator=torch.Generator().manual_seed(0))
+    assert torch.equal(called(KERNELS["embedding-embedding"], replace(step, embeddings=own), weight), own.bfloat16())
 
 
 @REPEATABLE
@@ -141,23 +162,13 @@ def test_attention_reads_neighbouring_pages_in_place():
 @pytest.mark.parametrize("contexts", [(33, 20, 7, 64), (300, 512, 129, 511), (900, 100, 1500, 40)])
 def test_a_decode_row_does_not_depend_on_its_mates(contexts, dtype):
     generator = torch.Generator().manual_seed(0)
-    batch = random_batch(generator, 4, 700, contexts, [])
+    step = random_step(generator, 4, 700, contexts, [])
     k, v = (torch.randn(700, 4, 2, 64, generator=generator).to(dtype) for _ in range(2))
     q = torch.randn(len(contexts), 6, 64, generator=generator).to(dtype)
-    kernel = KERNELS["paged_attention-gathered_flash"].function
-    together = kernel(q, k, v, batch, 0.125)
+    together = called(GATHERED, q, k, v, step, 0.125)
     for row, context in enumerate(contexts):
-        alone = AttentionBatch(
-            query_start=torch.tensor([0, 1], dtype=torch.int32),
-            context_lens=batch.context_lens[row : row + 1],
-            page_table=batch.page_table[row : row + 1],
-            slots=batch.slots[row : row + 1],
-            page_size=4,
-            decode_rows=1,
-            query_lens_host=(1,),
-            context_lens_host=(context,),
-        )
-        assert torch.equal(kernel(q[row : row + 1], k, v, alone, 0.125), together[row : row + 1])
+        alone = row_step(step, row, context - 1, context)
+        assert torch.equal(called(GATHERED, q[row : row + 1], k, v, alone, 0.125), together[row : row + 1])
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
@@ -166,37 +177,27 @@ def test_gathered_attention_stays_close_however_a_prompt_is_cut(chunk, dtype, to
     """torch's kernel sums in blocks that depend on the cut; the native kernel promises the same bits."""
     length = 210
     generator = torch.Generator().manual_seed(0)
-    batch = random_batch(generator, 4, 100, [], [(length, length)])
+    step = random_step(generator, 4, 100, [], [(length, length)])
     k, v = (torch.randn(100, 4, 2, 64, generator=generator).to(dtype) for _ in range(2))
     q = torch.randn(length, 6, 64, generator=generator).to(dtype)
-    kernel = KERNELS["paged_attention-gathered_flash"].function
-    whole = kernel(q, k, v, batch, 0.125)
+    whole = called(GATHERED, q, k, v, step, 0.125)
     for start in range(0, length, chunk):
         stop = min(start + chunk, length)
-        part = AttentionBatch(
-            query_start=torch.tensor([0, stop - start], dtype=torch.int32),
-            context_lens=torch.tensor([stop], dtype=torch.int32),
-            page_table=batch.page_table,
-            slots=batch.slots[start:stop],
-            page_size=4,
-            decode_rows=int(stop - start == 1),
-            query_lens_host=(stop - start,),
-            context_lens_host=(stop,),
-        )
-        got = kernel(q[start:stop], k, v, part, 0.125)
+        part = row_step(step, 0, start, stop)
+        got = called(GATHERED, q[start:stop], k, v, part, 0.125)
         torch.testing.assert_close(got, whole[start:stop], rtol=tolerance, atol=tolerance)
 
 
 def test_threads_gather_into_memory_of_their_own():
-    kernel = KERNELS["paged_attention-gathered_flash"].function
-    steps = [random_case("paged_attention", torch.float32, seed, context_max=300, pages=400) for seed in range(2)]
-    alone = [kernel(*step) for step in steps]
+    cases = [random_case("paged_attention", torch.float32, seed, context_max=300, pages=400) for seed in range(2)]
+    steps = [with_prepared(GATHERED, case, call_facts("paged_attention", case)) for case in cases]
+    alone = [GATHERED.function(*step) for step in steps]
     wrong = []
     start = threading.Barrier(len(steps), timeout=60)
 
     def work(step, expected):
         start.wait()
-        wrong.extend(1 for _ in range(200) if not torch.equal(kernel(*step), expected))
+        wrong.extend(1 for _ in range(200) if not torch.equal(GATHERED.function(*step), expected))
 
     threads = [threading.Thread(target=work, args=pair) for pair in zip(steps, alone, strict=True)]
     for thread in threads:

@@ -9,9 +9,12 @@ import torch
 from anychip_cpu import native, native_build
 from anychip_cpu.kernels import _needs
 from anychip_cpu.kernels.attention import NativeAttention, PagedAttention
-from anychip_sdk import CATALOGUE, AttentionBatch
+from anychip_sdk import CATALOGUE
 from anychip_sdk.ops import paged_attention
-from anychip_sdk.testing import check_kernel, random_batch, random_case
+from anychip_sdk.testing import check_kernel, random_case
+from anychip_sdk.testing import random_step as scattered_step
+from support.kernel_calls import alone as called_alone
+from support.kernel_calls import row_step as rows_of
 
 LIBRARY = native.load()
 BUILT = pytest.mark.skipif(isinstance(LIBRARY, native.Absent), reason=f"native kernels: {LIBRARY}")
@@ -28,37 +31,24 @@ SHAPES = [
 ]
 
 
-def attend(q, k, v, batch, scale, window=None):
+def attend(q, k, v, step, scale, window=None, group=0):
     """All rows natively."""
-    call = native.AttentionCall(LIBRARY, batch, q, k.shape[2], batch.rows)
+    heads = native.Heads(q.dtype, q.shape[1], *k.shape[2:])
+    call = native.AttentionCall(LIBRARY, step, group, heads, step.rows)
     out = torch.full(q.shape, torch.nan, dtype=q.dtype)
     call(out, q, k, v, scale, window)
     return out
-
-
-def rows_of(batch, row, start, stop):
-    """Positions start .. stop-1 of one row as a step of their own."""
-    return AttentionBatch(
-        query_start=torch.tensor([0, stop - start], dtype=torch.int32),
-        context_lens=torch.tensor([stop], dtype=torch.int32),
-        page_table=batch.page_table[row : row + 1],
-        slots=batch.slots[:0],
-        page_size=batch.page_size,
-        decode_rows=int(stop - start == 1),
-        query_lens_host=(stop - start,),
-        context_lens_host=(stop,),
-    )
 
 
 def random_step(dtype, page_size, decode, prefill, heads=6, kv_heads=2, head_dim=64):
     generator = torch.Generator().manual_seed(0)
     contexts = [*decode, *(context for _, context in prefill)]
     pages = sum(-(-context // page_size) for context in contexts) + 3
-    batch = random_batch(generator, page_size, pages, decode, prefill)
+    rows = scattered_step(generator, page_size, pages, decode, prefill)
     tokens = len(decode) + sum(length for length, _ in prefill)
     shape = (pages, page_size, kv_heads, head_dim)
     k, v = (torch.randn(shape, generator=generator).to(dtype) for _ in range(2))
-    return torch.randn(tokens, heads, head_dim, generator=generator).to(dtype), k, v, batch
+    return torch.randn(tokens, heads, head_dim, generator=generator).to(dtype), k, v, rows
 
 
 @BUILT
@@ -85,16 +75,16 @@ def test_long_ragged_rows_equal_the_reference(instruction_set, window):
 @pytest.mark.parametrize("instruction_set", SETS, indirect=True)
 @pytest.mark.parametrize("dtype", list(native.DTYPES))
 def test_a_row_does_not_depend_on_its_mates_or_the_threads(instruction_set, dtype):
-    q, k, v, batch = random_step(dtype, 3, [33, 300, 900, 64], [(70, 400), (5, 5)])
-    together = attend(q, k, v, batch, 0.125)
+    q, k, v, rows = random_step(dtype, 3, [33, 300, 900, 64], [(70, 400), (5, 5)])
+    together = attend(q, k, v, rows, 0.125)
     torch.set_num_threads(2)
     try:
-        assert torch.equal(attend(q, k, v, batch, 0.125), together)
+        assert torch.equal(attend(q, k, v, rows, 0.125), together)
     finally:
         torch.set_num_threads(1)
     start = 0
-    for row, (length, context) in enumerate(zip(batch.query_lens_host, batch.context_lens_host, strict=True)):
-        alone = attend(q[start : start + length], k, v, rows_of(batch, row, context - length, context), 0.125)
+    for row, (length, context) in enumerate(zip(rows.query_lens_host, rows.context_lens_host, strict=True)):
+        alone = attend(q[start : start + length], k, v, rows_of(rows, row, context - length, context), 0.125)
         assert torch.equal(alone, together[start : start + length])
         start += length
 
@@ -112,18 +102,18 @@ def test_rows_that_begin_with_the_same_pages_get_what_each_gets_alone(
     for dtype in (torch.bfloat16, torch.float32):
         shared = [900, 512, 512, 300, 0, 900, 255, 256, 770, 900, 900, 512]
         contexts = [shared[0], *(tokens + 10 * (row % 4 + 1) for row, tokens in enumerate(shared[1:]))]
-        q, k, v, batch = random_step(dtype, page_size, contexts, [(5, 40)], heads, kv_heads, head_dim=32)
+        q, k, v, rows = random_step(dtype, page_size, contexts, [(5, 40)], heads, kv_heads, head_dim=32)
         for row, tokens in enumerate(shared):
             same = tokens // page_size
-            batch.page_table[row, :same] = batch.page_table[0, :same]
+            rows.paged(0).page_table[row, :same] = rows.paged(0).page_table[0, :same]
         for threads in (1, 2):
             torch.set_num_threads(threads)
             try:
-                together = attend(q, k, v, batch, 0.125, window)
+                together = attend(q, k, v, rows, 0.125, window)
             finally:
                 torch.set_num_threads(1)
             for row, context in enumerate(contexts):
-                alone = attend(q[row : row + 1], k, v, rows_of(batch, row, context - 1, context), 0.125, window)
+                alone = attend(q[row : row + 1], k, v, rows_of(rows, row, context - 1, context), 0.125, window)
                 assert torch.equal(alone, together[row : row + 1]), (row, threads)
 
 
@@ -132,48 +122,48 @@ def test_rows_that_begin_with_the_same_pages_get_what_each_gets_alone(
 @pytest.mark.parametrize("window", [None, 40])
 @pytest.mark.parametrize("dtype", list(native.DTYPES))
 def test_a_query_does_not_depend_on_how_its_prompt_is_cut(instruction_set, dtype, window):
-    q, k, v, batch = random_step(dtype, 4, [], [(330, 330)], heads=4)
-    whole = attend(q, k, v, batch, 0.125, window)
+    q, k, v, rows = random_step(dtype, 4, [], [(330, 330)], heads=4)
+    whole = attend(q, k, v, rows, 0.125, window)
     for chunk in (1, 7, 64):
         for start in [0, 252, 322] if chunk == 7 else range(0, 330, 64):
             stop = min(start + chunk, 330)
-            part = attend(q[start:stop], k, v, rows_of(batch, 0, start, stop), 0.125, window)
+            part = attend(q[start:stop], k, v, rows_of(rows, 0, start, stop), 0.125, window)
             assert torch.equal(part, whole[start:stop]), (chunk, start)
 
 
 @BUILT
 @pytest.mark.parametrize("instruction_set", SETS, indirect=True)
-@pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 6, 7, 8, 12, 20])
-def test_a_token_gets_the_same_alone_and_with_others_however_many_heads_share_keys(instruction_set, group):
+@pytest.mark.parametrize("readers", [1, 2, 3, 4, 5, 6, 7, 8, 12, 20])
+def test_a_token_gets_the_same_alone_and_with_others_however_many_heads_share_keys(instruction_set, readers):
     for dtype in (torch.bfloat16, torch.float32):
-        q, k, v, batch = random_step(dtype, 16, [], [(20, 150)], heads=7 * group, kv_heads=7, head_dim=48)
-        whole = attend(q, k, v, batch, 0.125)
+        q, k, v, rows = random_step(dtype, 16, [], [(20, 150)], heads=7 * readers, kv_heads=7, head_dim=48)
+        whole = attend(q, k, v, rows, 0.125)
         for token in (0, 19):
-            alone = attend(q[token : token + 1], k, v, rows_of(batch, 0, 130 + token, 131 + token), 0.125)
+            alone = attend(q[token : token + 1], k, v, rows_of(rows, 0, 130 + token, 131 + token), 0.125)
             assert torch.equal(alone, whole[token : token + 1]), token
 
 
 @BUILT
 @pytest.mark.parametrize("instruction_set", SETS, indirect=True)
 def test_what_no_query_sees_is_not_read(instruction_set):
-    q, k, v, batch = random_step(torch.bfloat16, 4, [70, 9], [(5, 11)])
-    expected = attend(q, k, v, batch, 0.125, 20)
+    q, k, v, rows = random_step(torch.bfloat16, 4, [70, 9], [(5, 11)])
+    expected = attend(q, k, v, rows, 0.125, 20)
     seen = torch.zeros(k.shape[0] * 4, dtype=torch.bool)
-    for row, (length, context) in enumerate(zip(batch.query_lens_host, batch.context_lens_host, strict=True)):
+    for row, (length, context) in enumerate(zip(rows.query_lens_host, rows.context_lens_host, strict=True)):
         for p in range(max(0, context - length - 19), context):
-            seen[int(batch.page_table[row, p // 4]) * 4 + p % 4] = True
+            seen[int(rows.paged(0).page_table[row, p // 4]) * 4 + p % 4] = True
     for cache in (k, v):
         cache.view(-1, 2, 64)[~seen] = torch.nan
-    assert torch.equal(attend(q, k, v, batch, 0.125, 20), expected)
+    assert torch.equal(attend(q, k, v, rows, 0.125, 20), expected)
 
 
 @BUILT
 @pytest.mark.parametrize("instruction_set", SETS, indirect=True)
 def test_not_a_number_in_a_query_stays_with_its_head(instruction_set):
-    q, k, v, batch = random_step(torch.float32, 4, [40, 41], [(6, 30)])
-    clean = attend(q, k, v, batch, 0.125)
+    q, k, v, rows = random_step(torch.float32, 4, [40, 41], [(6, 30)])
+    clean = attend(q, k, v, rows, 0.125)
     q[1, 2] = torch.nan
-    out = attend(q, k, v, batch, 0.125)
+    out = attend(q, k, v, rows, 0.125)
     assert bool(out[1, 2].isnan().all())
     out[1, 2] = clean[1, 2]
     assert torch.equal(out, clean)
@@ -182,24 +172,46 @@ def test_not_a_number_in_a_query_stays_with_its_head(instruction_set):
 @BUILT
 @pytest.mark.parametrize("instruction_set", SETS, indirect=True)
 def test_large_scores_do_not_overflow(instruction_set):
-    q, k, v, batch = random_step(torch.float32, 4, [300], [(6, 30)])
-    step = (q * 300, k, v, batch)
+    q, k, v, rows = random_step(torch.float32, 4, [300], [(6, 30)])
+    step = (q * 300, k, v, rows)
     torch.testing.assert_close(attend(*step, 1.0), paged_attention(*step, 1.0), rtol=1e-3, atol=1e-3)
 
 
 @BUILT
 def test_strided_queries_and_caches_are_read_in_place():
-    q, k, v, batch = random_step(torch.bfloat16, 4, [70, 9], [(5, 11)])
+    q, k, v, rows = random_step(torch.bfloat16, 4, [70, 9], [(5, 11)])
     wide = torch.cat((q, q), dim=1)
     both = torch.stack((k, v), dim=1)
-    out = attend(wide[:, :6], both[:, 0], both[:, 1], batch, 0.125)
-    assert torch.equal(out, attend(q, k, v, batch, 0.125))
+    out = attend(wide[:, :6], both[:, 0], both[:, 1], rows, 0.125)
+    assert torch.equal(out, attend(q, k, v, rows, 0.125))
+
+
+@BUILT
+def test_caches_of_unlike_strides_are_left_to_torch():
+    q, k, v, rows = random_step(torch.float32, 4, [30, 9], [(4, 9)])
+    strided = torch.stack((v, v), dim=1)[:, 0]
+    out = called_alone("paged_attention", NativeAttention(LIBRARY, PagedAttention()), q, k, strided, rows, 0.2)
+    torch.testing.assert_close(out, paged_attention(q, k, v, rows, 0.2))
+
+
+@BUILT
+def test_each_group_of_states_has_pages_of_its_own():
+    generator = torch.Generator().manual_seed(0)
+    rows = scattered_step(generator, 4, 64, [30, 9], [(4, 9)], groups=2)
+    q = torch.randn(6, 4, 32, generator=generator)
+    k, v = (torch.randn(64, 4, 2, 32, generator=generator) for _ in range(2))
+    for group in (0, 1):
+        expected = paged_attention(q, k, v, rows, 0.2, None, group)
+        out = called_alone(
+            "paged_attention", NativeAttention(LIBRARY, PagedAttention()), q, k, v, rows, 0.2, None, group
+        )
+        torch.testing.assert_close(out, expected)
 
 
 @BUILT
 def test_a_step_without_rows_gives_nothing():
-    q, k, v, batch = random_step(torch.float32, 4, [], [])
-    assert attend(q, k, v, batch, 1.0).shape == (0, 6, 64)
+    q, k, v, rows = random_step(torch.float32, 4, [], [])
+    assert attend(q, k, v, rows, 1.0).shape == (0, 6, 64)
 
 
 def test_only_one_openmp_runtime_is_loaded():
@@ -215,9 +227,9 @@ def test_only_one_openmp_runtime_is_loaded():
 def test_prefill_goes_to_torch_where_it_has_tiles(is_tiled):
     kernel = NativeAttention(LIBRARY, PagedAttention())
     kernel._has_tiles = is_tiled
-    q, k, v, batch = random_step(torch.bfloat16, 4, [70, 9], [(40, 90)])
-    out = kernel(q, k, v, batch, 0.125)
-    whole = attend(q, k, v, batch, 0.125)
+    q, k, v, rows = random_step(torch.bfloat16, 4, [70, 9], [(40, 90)])
+    out = called_alone("paged_attention", kernel, q, k, v, rows, 0.125)
+    whole = attend(q, k, v, rows, 0.125)
     assert torch.equal(out[:2], whole[:2])
     assert torch.equal(out[2:], whole[2:]) != is_tiled
     torch.testing.assert_close(out, whole, rtol=2e-2, atol=2e-2)
@@ -227,10 +239,10 @@ def test_prefill_goes_to_torch_where_it_has_tiles(is_tiled):
 def test_what_the_library_cannot_do_is_left_to_torch(library):
     kernel = NativeAttention(None if isinstance(library, native.Absent) else library, PagedAttention())
     step = random_step(torch.float32, 4, [30, 9], [(4, 9)], head_dim=24)
-    torch.testing.assert_close(kernel(*step, 0.2), paged_attention(*step, 0.2))
-    q, k, v, batch = random_step(torch.float32, 4, [30, 9], [(4, 9)])
-    mixed = kernel(q, k.bfloat16(), v.bfloat16(), batch, 0.2)
-    torch.testing.assert_close(mixed, paged_attention(q, k.bfloat16(), v.bfloat16(), batch, 0.2))
+    torch.testing.assert_close(called_alone("paged_attention", kernel, *step, 0.2), paged_attention(*step, 0.2))
+    q, k, v, rows = random_step(torch.float32, 4, [30, 9], [(4, 9)])
+    mixed = called_alone("paged_attention", kernel, q, k.bfloat16(), v.bfloat16(), rows, 0.2)
+    torch.testing.assert_close(mixed, paged_attention(q, k.bfloat16(), v.bfloat16(), rows, 0.2))
 
 
 @BUILT

@@ -1,16 +1,16 @@
 """Native programs against the generated Python, bit for bit. Knows tiny models; knows no instruction."""
 
+from contextlib import contextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from anychip_cpu import host, native
+from anychip_cpu import native
 from anychip_cpu.kernels import dense
-from anychip_cpu.programs import Compiled, compiled
+from anychip_cpu.programs import Compiled
 from anychip_cpu.programs.program import Kind
-from anychip_sdk.ops import AttentionBatch
+from anychip_sdk.step import Paged, Step
 from support.engines import NO_FUSION, core_of, greedy, loaded, logits_of, make_recipe, random_prompts, run
 from support.tiny_models import tiny_by_kind
 
@@ -19,6 +19,7 @@ DENSE = pytest.mark.skipif(dense.lack() is not None, reason=f"dense products are
 KINDS = ("llama", "qwen2", "qwen3")
 SETS = ("portable", "avx2", "avx512", "avx512_bf16")
 INT8 = {"dtype": "float32", "quantization": "int8"}
+ALONE = "alone between calls that are not compiled"
 CHUNKS = [20, 1, 1, 33, 1, 64]
 
 
@@ -33,12 +34,35 @@ def model(tiny):
         yield found
 
 
+def pieces_of(model):
+    """The native pieces of a model's forward, in order."""
+    bound = model.forward.__self__.function.__globals__.values()
+    return [one for one in bound if isinstance(one, Compiled)]
+
+
+@contextmanager
+def interpreted(model):
+    """The same forward with all its pieces as generated Python."""
+    programs = [piece.program for piece in pieces_of(model)]
+    before = [program.tokens for program in programs]
+    for program in programs:
+        program.tokens = -1
+    yield
+    for program, tokens in zip(programs, before, strict=True):
+        program.tokens = tokens
+
+
 def both(model, chunks=CHUNKS):
-    """Logits of the program and of the generated Python, for the same tokens."""
-    assert isinstance(model.forward, Compiled)
+    """Logits of the native pieces and of the generated Python, for the same tokens."""
+    assert pieces_of(model)
     [prompt] = random_prompts(1, [sum(chunks)])
-    plain = replace(model, forward=model.forward.generated)
-    return logits_of(model, prompt, chunks), logits_of(plain, prompt, chunks)
+    got = logits_of(model, prompt, chunks)
+    with interpreted(model):
+        return got, logits_of(model, prompt, chunks)
+
+
+def cuts(model):
+    return {cut.op: cut.reason for cut in model.plan.pieces.cuts}
 
 
 def step(model, tokens, token_id=5, page=0, position=0, logit_row=0):
@@ -49,8 +73,9 @@ def step(model, tokens, token_id=5, page=0, position=0, logit_row=0):
     places[0] = position
     table = torch.arange(-(-tokens // size), dtype=torch.int32).unsqueeze(0)
     lengths, starts = (torch.tensor(numbers, dtype=torch.int32) for numbers in ([tokens], [0, tokens]))
-    batch = AttentionBatch(starts, lengths, table, slots, size, 0, (tokens,), (tokens,))
-    return ids, places, slots, batch, torch.tensor([logit_row])
+    groups = (Paged(table, slots),) * len(model.pool.groups)
+    rows = torch.tensor([logit_row])
+    return Step(ids, places, starts, lengths, rows, groups, size, 0, (tokens,), (tokens,))
 
 
 @BUILT
@@ -61,6 +86,7 @@ def test_a_program_of_integers_gives_what_the_generated_python_gives(tiny, kind,
         with loaded(make_recipe(tiny(kind), model={"dtype": dtype, "quantization": quantization})) as model:
             got, expected = both(model)
             assert torch.equal(got, expected)
+            assert model.plan.pieces.is_whole(model.plan.program)
 
 
 @BUILT
@@ -70,12 +96,12 @@ def test_a_program_of_bfloat16_gives_what_the_generated_python_gives(tiny, kind)
     for policies in (["mha", "ffn", "add_rms_norm"], ["qkv_proj", "gate_up_proj", "add_rms_norm", "silu_mul"]):
         fusion = {"policies": policies, "on_missing": "ignore"}
         with loaded(make_recipe(tiny(kind), model={"dtype": "bfloat16"}, fusion=fusion)) as model:
-            if isinstance(model.forward, Compiled):
-                got, expected = both(model)
-                assert torch.equal(got, expected)
+            got, expected = both(model)
+            assert torch.equal(got, expected)
+            if kind == "qwen3" and "mha" not in policies:  # without qk_norm_rope its heads are normalised by themselves
+                assert cuts(model) == {"rms_norm": "a norm or sum of heads or of parts of rows"}
             else:
-                assert kind == "qwen3"  # without qk_norm_rope its heads are normalised by themselves
-                assert "mha" not in policies
+                assert cuts(model) == {}
 
 
 @BUILT
@@ -97,11 +123,12 @@ def test_a_team_gives_what_one_thread_gives(tiny):
 
 @BUILT
 def test_a_step_of_more_tokens_than_there_is_memory_for_runs_as_generated_python(model):
+    [piece] = pieces_of(model)
     seen = []
-    forward = Compiled(model.forward.program, lambda *inputs: seen.append(len(inputs[0])))
-    forward.program.tokens = 64
-    forward(*step(model, 64))
-    forward(*step(model, 65))
+    piece.generated = lambda step: (seen.append(step.tokens),)
+    piece.program.tokens = 64
+    piece(step(model, 64))
+    piece(step(model, 65))
     assert seen == [65]
 
 
@@ -110,17 +137,17 @@ def test_a_step_of_more_tokens_than_there_is_memory_for_runs_as_generated_python
     "wrong", [{"token_id": 512}, {"token_id": -1}, {"position": 1 << 20}, {"page": 1 << 20}, {"logit_row": 4}]
 )
 def test_numbers_out_of_range_are_refused_before_anything_is_written(model, wrong):
-    before = [cache.clone() for cache in model.pool.layer(0)]
+    before = [cache.clone() for cache in model.pool.tensors(0, 0)]
     with pytest.raises(IndexError, match="out of range"):
-        model.forward.program(*step(model, 4, **wrong))
-    assert all(torch.equal(*pair) for pair in zip(before, model.pool.layer(0), strict=True))
+        model.forward(step(model, 4, **wrong))
+    assert all(torch.equal(*pair) for pair in zip(before, model.pool.tensors(0, 0), strict=True))
 
 
 @BUILT
 def test_a_step_without_logits_writes_its_keys(model):
-    *inputs, _ = step(model, 4)
-    assert model.forward.program(*inputs, torch.empty(0, dtype=torch.int64)).shape == (0, 512)
-    keys, _ = model.pool.layer(0)
+    none = replace(step(model, 4), logit_rows=torch.empty(0, dtype=torch.int64))
+    assert model.forward(none).shape == (0, 512)
+    keys, _ = model.pool.tensors(0, 0)
     assert bool((keys.flatten(0, 1)[:4] != 0).any())
 
 
@@ -135,37 +162,37 @@ def test_requests_together_get_the_tokens_that_each_gets_alone(tiny):
     assert [together[f"r{number}", 0] for number in range(len(prompts))] == alone
 
 
-def test_unfused_graphs_run_as_generated_python(tiny):
-    with loaded(make_recipe(tiny("llama"), model=INT8, fusion=NO_FUSION)) as model:
-        assert not isinstance(model.forward, Compiled)
-
-
-def test_kernels_of_others_are_never_replaced_by_a_program(tiny):
-    overrides = {"overrides": [{"op": "rms_norm", "provider": "reference"}]}
-    with loaded(make_recipe(tiny("llama"), model=INT8, ops=overrides)) as model:
-        assert not isinstance(model.forward, Compiled)
+@BUILT
+def test_graphs_without_fusions_are_cut_where_an_op_has_no_instruction(tiny):
+    for kind, others in (("llama", set()), ("qwen3", {"rms_norm"})):
+        with loaded(make_recipe(tiny(kind), model=INT8, fusion=NO_FUSION)) as model:
+            assert {op for op, reason in cuts(model).items() if reason != ALONE} == {"silu", "mul", *others}
+            got, expected = both(model)
+            assert torch.equal(got, expected)
 
 
 @BUILT
-def test_without_generated_python_or_with_tiles_nothing_is_compiled(monkeypatch):
-    context = SimpleNamespace(generated=None, dtype=torch.bfloat16, max_tokens=8)
-    assert compiled(None, context) is None
-    monkeypatch.setattr(host, "instruction_sets", lambda: ("amx_bf16",))
-    assert compiled(None, SimpleNamespace(generated=print, dtype=torch.bfloat16, max_tokens=8)) is None
+def test_kernels_of_others_are_never_replaced_by_a_program(tiny):
+    overrides = {"overrides": [{"op": "rms_norm", "provider": "reference"}]}
+    with loaded(make_recipe(tiny("llama"), model=INT8, ops=overrides)) as model:
+        assert cuts(model)["rms_norm"] == "it runs on reference's kernel reference"
+        assert {cut.reason for cut in model.plan.pieces.cuts if cut.op != "rms_norm"} <= {ALONE}
+        got, expected = both(model)
+        assert torch.equal(got, expected)
 
 
 @BUILT
 def test_the_time_of_each_kind_of_instruction_is_told_on_request(model):
-    program = model.forward.program
-    program.seconds = torch.zeros(len(Kind), dtype=torch.float64)
-    program(*step(model, 4))
-    assert bool((program.seconds > 0).all())
-    program.seconds = None
-    program(*step(model, 4))
+    [piece] = pieces_of(model)
+    piece.program.seconds = torch.zeros(len(Kind), dtype=torch.float64)
+    model.forward(step(model, 4))
+    assert bool((piece.program.seconds > 0).all())
+    piece.program.seconds = None
+    model.forward(step(model, 4))
 
 
 @BUILT
 def test_results_that_nobody_needs_lend_their_memory(model):
-    held = model.forward.program._held
-    buffers = [one for one in held if one.dim() == 2 and len(one) == model.forward.program.tokens]
+    [piece] = pieces_of(model)
+    buffers = [one for one in piece.program._held if one.dim() == 2 and len(one) == piece.program.tokens]
     assert len(buffers) < 12

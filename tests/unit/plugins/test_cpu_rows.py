@@ -1,5 +1,7 @@
 """The native ops on rows: error models, equal bits in company, bounds; each instruction set. Knows the test kit."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -8,7 +10,10 @@ from anychip_cpu.kernels import _natives, rope, rows, sampling
 from anychip_cpu.kernels.attention import NativeAttention, PagedAttention
 from anychip_cpu.kernels.blocks import Mha, plain
 from anychip_sdk import CATALOGUE
+from anychip_sdk.registry import Kernel
+from anychip_sdk.step import Paged, Step
 from anychip_sdk.testing import check_kernel, random_case
+from support.kernel_calls import call_facts
 
 LIBRARY = native.load()
 BUILT = pytest.mark.skipif(isinstance(LIBRARY, native.Absent), reason=f"native kernels: {LIBRARY}")
@@ -19,7 +24,7 @@ SIZES = [
     {"tokens": 1, "hidden": 64, "inner": 64, "head_dim": 16},
     {"tokens": 7, "hidden": 33, "inner": 17, "head_dim": 48, "page_size": 3},
     {"tokens": 16, "hidden": 576, "inner": 200, "head_dim": 80, "page_size": 1},
-    {"tokens": 67, "hidden": 3, "inner": 5, "head_dim": 128, "rotary_dim": 50},
+    {"tokens": 67, "hidden": 3, "inner": 5, "head_dim": 128, "rotary_dim": 50, "pages": 80},
     {"tokens": 3, "hidden": 4096, "inner": 1, "head_dim": 10, "rotary_dim": 6},
 ]
 SETS = ["portable", "avx2", "avx512"]
@@ -40,13 +45,19 @@ def test_rows_are_within_the_error_model(instruction_set, op, dtype):
         assert found.passed, (sizes, found)
 
 
+def part_of(value, start, stop):
+    """Some tokens of an argument that has 300."""
+    if isinstance(value, Step):
+        return replace(value, positions=value.positions[start:stop])
+    return value[start:stop] if isinstance(value, torch.Tensor) and value.shape[0] == 300 else value
+
+
 @BUILT
 @pytest.mark.parametrize("instruction_set", SETS, indirect=True)
 @pytest.mark.parametrize("dtype", list(native.DTYPES))
 @pytest.mark.parametrize("op", ["rms_norm", "add_rms_norm", "silu_mul", "gelu_mul", "rope", "qk_norm_rope"])
 def test_a_row_does_not_depend_on_its_mates_or_the_threads(instruction_set, op, dtype):
-    tokens = 300
-    args = random_case(op, dtype, 0, tokens=tokens, hidden=260, inner=260, heads=4, head_dim=64)
+    args = random_case(op, dtype, 0, tokens=300, hidden=260, inner=260, heads=4, head_dim=64)
 
     def run(*some):
         results = KERNELS[op](*some)
@@ -59,7 +70,7 @@ def test_a_row_does_not_depend_on_its_mates_or_the_threads(instruction_set, op, 
     finally:
         torch.set_num_threads(1)
     for start, stop in [(0, 1), (5, 12), (299, 300)]:
-        part = [a[start:stop] if isinstance(a, torch.Tensor) and a.shape[0] == tokens else a for a in args]
+        part = [part_of(a, start, stop) for a in args]
         assert all(torch.equal(got, full[start:stop]) for got, full in zip(run(*part), whole, strict=True))
 
 
@@ -110,22 +121,24 @@ def test_the_first_of_the_largest_logits_is_taken(instruction_set, vocab):
 @BUILT
 @pytest.mark.parametrize("number", [-1, 256])
 def test_a_position_or_slot_out_of_range_is_refused_before_anything_is_written(number):
-    q, k, positions, table = random_case("rope", torch.float32, 0)
+    q, k, step, table = random_case("rope", torch.float32, 0)
+    wrong = step.positions.index_fill(0, torch.tensor([3]), number)
     with pytest.raises(IndexError, match="position is not below 256"):
-        ROWS.rope(q, k, positions.index_fill(0, torch.tensor([3]), number), table)
-    k, v, k_cache, v_cache, slots = random_case("kv_write", torch.float32, 0)
+        ROWS.rope(q, k, replace(step, positions=wrong), table)
+    k, v, k_cache, v_cache, step, _ = random_case("kv_write", torch.float32, 0)
     before = k_cache.clone()
+    slots = step.paged(0).slots.index_fill(0, torch.tensor([3]), number)
     with pytest.raises(IndexError, match="slot not below 256"):
-        ROWS.kv_write(k, v, k_cache, v_cache, slots.index_fill(0, torch.tensor([3]), number))
+        ROWS.kv_write(k, v, k_cache, v_cache, replace(step, groups=(Paged(step.paged(0).page_table, slots),)))
     assert torch.equal(k_cache, before)
 
 
 @BUILT
 def test_caches_in_any_order_of_memory_are_written():
-    k, v, k_cache, v_cache, slots = random_case("kv_write", torch.bfloat16, 0, strided=True)
+    k, v, k_cache, v_cache, step, _ = random_case("kv_write", torch.bfloat16, 0, strided=True)
     heads_first = [cache.transpose(1, 2).contiguous().transpose(1, 2) for cache in (k_cache, v_cache)]
-    ROWS.kv_write(k, v, k_cache, v_cache, slots)
-    ROWS.kv_write(k, v, *heads_first, slots)
+    ROWS.kv_write(k, v, k_cache, v_cache, step)
+    ROWS.kv_write(k, v, *heads_first, step)
     assert torch.equal(heads_first[0], k_cache)
     assert torch.equal(heads_first[1], v_cache)
 
@@ -134,17 +147,18 @@ def test_caches_in_any_order_of_memory_are_written():
 @pytest.mark.parametrize("bias", [True, False], ids=["norms", "no norms"])
 def test_a_block_prepares_heads_as_the_single_ops_do(bias):
     args = random_case("mha", torch.float32, 0, bias=bias, head_dim=32)
-    x, positions, weight, qkv_bias, q_norm, k_norm, eps, table, k_cache, v_cache, slots = args[:11]
+    x, weight, qkv_bias, q_norm, k_norm, eps, table, k_cache, v_cache, step = args[:10]
+    slots = step.paged(0).slots
     qkv = plain(x, weight, qkv_bias).view(-1, 8, 32)
     q, k, v = (part.clone() for part in qkv.split((4, 2, 2), dim=1))
     if bias:
-        q, k = ROWS.qk_norm_rope(q, k, q_norm, k_norm, eps, positions, table)
+        q, k = ROWS.qk_norm_rope(q, k, q_norm, k_norm, eps, step, table)
     else:
-        q, k = ROWS.rope(q, k, positions, table)
+        q, k = ROWS.rope(q, k, step, table)
     caches = [cache.clone() for cache in (k_cache, v_cache)]
-    ROWS.kv_write(k, v, *caches, slots)
+    ROWS.kv_write(k, v, *caches, step)
     norms = rows.Norms((q_norm, k_norm, None), eps) if bias else rows.NO_NORMS
-    turn = rows.Turn(positions, table)
+    turn = rows.Turn(step.positions, table)
     assert ROWS.can_prepare(qkv, norms, turn, (k_cache, v_cache), slots)
     assert torch.equal(ROWS.prepare(qkv, 4, norms, turn, (k_cache, v_cache), slots), q)
     for got, want in zip((k_cache, v_cache), caches, strict=True):
@@ -158,9 +172,9 @@ def test_without_a_library_torch_does_the_work(op):
 
 
 def test_caches_of_another_dtype_are_left_to_torch():
-    k, v, k_cache, v_cache, slots = random_case("kv_write", torch.float32, 0)
-    caches = ROWS.kv_write(k, v, k_cache.bfloat16(), v_cache.bfloat16(), slots)
-    assert torch.equal(caches[0].flatten(0, 1)[slots], k.bfloat16())
+    k, v, k_cache, v_cache, step, _ = random_case("kv_write", torch.float32, 0)
+    caches = ROWS.kv_write(k, v, k_cache.bfloat16(), v_cache.bfloat16(), step)
+    assert torch.equal(caches[0].flatten(0, 1)[step.paged(0).slots], k.bfloat16())
 
 
 @pytest.mark.parametrize("library", [None, LIBRARY], ids=["no library", "library"])
@@ -168,12 +182,13 @@ def test_a_block_gives_the_same_with_and_without_the_library(library):
     found = None if isinstance(library, native.Absent) else library
     kernel = Mha(plain, NativeAttention(found, PagedAttention()), rows.Rows(found))
     args = random_case("mha", torch.float32, 1)
-    assert check_kernel(CATALOGUE["mha"], kernel, args, torch.float32).passed
+    registered = Kernel("mha", 1, (torch.float32,), kernel, "test", "mha", prepare=kernel.prepare)
+    assert check_kernel(CATALOGUE["mha"], registered, args, torch.float32, facts=call_facts("mha", args)).passed
 
 
 def test_torchs_own_kernels_stay_behind_the_native_ones():
-    q, k, positions, table = random_case("rope", torch.float32, 0, strided=True)
-    for got, want in zip(ROWS.rope(q, k, positions, table), rope.rope(q, k, positions, table), strict=True):
+    args = random_case("rope", torch.float32, 0, strided=True)
+    for got, want in zip(ROWS.rope(*args), rope.rope(*args), strict=True):
         torch.testing.assert_close(got, want)
     logits = torch.randn(4, 99, generator=torch.Generator().manual_seed(0))
     assert torch.equal(ROWS.argmax(logits), sampling.argmax(logits))

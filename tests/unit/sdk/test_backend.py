@@ -11,9 +11,13 @@ from anychip_sdk import (
     DeviceInfo,
     Finding,
     Fusion,
-    KVSpec,
+    PoolSpec,
     PreparedWeight,
+    Program,
     Requirements,
+    StateGroup,
+    StateSpec,
+    StateTensor,
     hookimpl,
     load_backend,
 )
@@ -26,6 +30,9 @@ from anychip_sdk.errors import (
 )
 from anychip_sdk.ops import silu_mul
 from anychip_sdk.testing import ReferenceDevice, reference_plugin
+
+KV = StateGroup(StateSpec("kv", "paged", (StateTensor("k", (1, 4)), StateTensor("v", (1, 4)))), 1)
+NOTHING = Program((), (), (), {}, {})
 
 
 def load(plugin, name="acme", **options):
@@ -61,11 +68,12 @@ def test_a_plugin_without_kernels_runs_on_the_references():
     assert [kernel.provider for kernel in backend.ops.kernels("linear")] == ["reference"]
     device = backend.open(backend.find_device(None), DeviceConfig())
     assert device.is_open
-    spec = KVSpec(1, 1, 4, torch.float32, budget_bytes=4096, page_size=4)
+    spec = PoolSpec((KV,), torch.float32, budget_bytes=4096, page_size=4)
     assert backend.create_kv_pool(spec, device).layout.pages == 32
     weight = torch.ones(2, 2)
     assert backend.prepare_weight("w", weight, "linear", device) == PreparedWeight(weight, 16)
-    assert backend.compile(torch.fx.Graph(), None) is None
+    assert backend.compiles(NOTHING) is None
+    assert backend.compile(NOTHING, None) is None
 
 
 def test_a_misspelt_hook_is_an_error_with_the_nearest_name():
@@ -215,9 +223,16 @@ def test_a_pool_with_another_page_size_is_broken():
         return SlabKVPool(dataclasses.replace(spec, page_size=spec.page_size * 2), device)
 
     backend = load(plugin(anychip_create_kv_pool=create))
-    spec = KVSpec(1, 1, 4, torch.float32, budget_bytes=4096, page_size=4)
+    spec = PoolSpec((KV,), torch.float32, budget_bytes=4096, page_size=4)
     with pytest.raises(BackendBroken, match="the pool's page size is 8, 4 was asked for"):
         backend.create_kv_pool(spec, ReferenceDevice("acme"))
+
+
+@pytest.mark.parametrize("answer", [["why", None], "why", [3], 5])
+def test_an_answer_that_is_not_one_text_a_call_is_broken(answer):
+    backend = load(plugin(anychip_compiles=lambda program: answer))
+    with pytest.raises(BackendBroken, match="expected a text or None for each of 0 calls"):
+        backend.compiles(NOTHING)
 
 
 def test_loading_changes_nothing_in_another_backend():

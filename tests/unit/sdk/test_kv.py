@@ -1,25 +1,27 @@
 """The KV pool: its ledger against a simple model, and its pages' content. Knows no sequence."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anychip_sdk import KVSpec, SlabKVPool
+from anychip_sdk import PoolSpec, SlabKVPool, StateGroup, StateSpec, StateTensor
 from anychip_sdk.errors import KVPoolExhausted, MemoryInsufficient
 from anychip_sdk.kv import PageLedger
+from anychip_sdk.state import grouped
 from anychip_sdk.testing import ReferenceDevice
 
 PAGES = 8
+KV = StateGroup(StateSpec("kv", "paged", (StateTensor("k", (2, 4)), StateTensor("v", (2, 4)))), 2)
 
 
 def pool(*, page_size=2, budget_pages=PAGES, device=None, **changes):
-    spec = {"layers": 2, "kv_heads": 2, "head_dim": 4, "dtype": torch.float32, **changes}
-    per_page = 2 * spec["layers"] * spec["kv_heads"] * spec["head_dim"] * 4 * page_size
-    budget = budget_pages * per_page + 3
-    return SlabKVPool(KVSpec(budget_bytes=budget, page_size=page_size, **spec), device or ReferenceDevice())
+    spec = PoolSpec((KV,), torch.float32, 0, page_size, **changes)
+    budget = budget_pages * page_size * spec.bytes_per_token + 3
+    return SlabKVPool(replace(spec, budget_bytes=budget), device or ReferenceDevice())
 
 
 @settings(max_examples=100, deadline=None)
@@ -102,7 +104,7 @@ def test_the_pool_takes_as_many_pages_as_the_budget_holds(page_size):
     made = pool(page_size=page_size)
     assert made.layout.pages == PAGES
     assert made.layout.page_size == page_size
-    k, v = made.layer(1)
+    k, v = made.tensors(0, 1)
     assert k.shape == v.shape == (PAGES, page_size, 2, 4)
     assert not k.any()
 
@@ -120,11 +122,11 @@ def test_copying_pages_copies_all_layers_and_nothing_else():
     made = pool()
     generator = torch.Generator().manual_seed(0)
     for layer in range(2):
-        for cache in made.layer(layer):
+        for cache in made.tensors(0, layer):
             cache.copy_(torch.randn(cache.shape, generator=generator))
-    before = [cache.clone() for layer in range(2) for cache in made.layer(layer)]
+    before = [cache.clone() for layer in range(2) for cache in made.tensors(0, layer)]
     made.copy_pages([1, 2], [5, 0])
-    for cache, old in zip((c for layer in range(2) for c in made.layer(layer)), before, strict=True):
+    for cache, old in zip((c for layer in range(2) for c in made.tensors(0, layer)), before, strict=True):
         assert torch.equal(cache[[5, 0]], old[[1, 2]])
         assert torch.equal(cache[[1, 2, 3, 4, 6, 7]], old[[1, 2, 3, 4, 6, 7]])
 
@@ -136,9 +138,9 @@ def test_copying_needs_as_many_sources_as_destinations():
 
 def test_layers_do_not_overlap():
     made = pool()
-    made.layer(0)[0].fill_(1)
-    assert not made.layer(0)[1].any()
-    assert not made.layer(1)[0].any()
+    made.tensors(0, 0)[0].fill_(1)
+    assert not made.tensors(0, 0)[1].any()
+    assert not made.tensors(0, 1)[0].any()
 
 
 def test_the_pool_is_one_allocation_that_close_gives_back():
@@ -149,3 +151,61 @@ def test_the_pool_is_one_allocation_that_close_gives_back():
     assert device.bytes_used == device.bytes_peak == used > 0
     made.close()
     assert device.bytes_used == 0
+
+
+SLOTS = StateGroup(StateSpec("state", "slot", (StateTensor("s", (2, 3)), StateTensor("wide", (5,), torch.float64))), 3)
+
+
+def slotted(**changes):
+    spec = PoolSpec((KV, SLOTS), torch.float32, 1 << 16, 2, PAGES, slots=4)
+    return SlabKVPool(replace(spec, **changes), ReferenceDevice())
+
+
+def test_states_in_slots_have_their_own_shape_and_dtype():
+    made = slotted()
+    state, wide = made.tensors(1, 2)
+    assert state.shape == (4, 2, 3)
+    assert (wide.shape, wide.dtype) == ((4, 5), torch.float64)
+    assert made.layout.bytes_per_slot == 3 * (2 * 3 * 4 + 5 * 8)
+    assert made.layout.bytes_per_token == 2 * 2 * 2 * 4 * 4
+
+
+def test_slots_are_paid_for_before_pages():
+    page, slots = 2 * 2 * 2 * 2 * 4 * 4, 4 * 3 * (2 * 3 * 4 + 5 * 8)
+    assert slotted(budget_bytes=slots + 3 * page + 1, pages_max=None).layout.pages == 3
+    with pytest.raises(MemoryInsufficient, match=f"4 slots take {slots}"):
+        slotted(budget_bytes=slots, pages_max=None)
+
+
+def test_copying_and_clearing_slots_touches_those_slots_alone():
+    made = slotted()
+    for layer in range(3):
+        for tensor in made.tensors(1, layer):
+            tensor.copy_(torch.arange(tensor.numel()).view(tensor.shape) + 1 + layer)
+    before = [tensor.clone() for layer in range(3) for tensor in made.tensors(1, layer)]
+    made.copy_slots([1], [3])
+    made.clear_slots([0])
+    for old, tensor in zip(before, (one for layer in range(3) for one in made.tensors(1, layer)), strict=True):
+        assert torch.equal(tensor[3], old[1])
+        assert not tensor[0].any()
+        assert torch.equal(tensor[1:3], old[1:3])
+
+
+def test_equal_states_are_one_group_in_the_order_of_the_model():
+    window = replace(KV.spec, window=8)
+    groups, places = grouped([KV.spec, window, KV.spec, SLOTS.spec, window])
+    assert groups == (StateGroup(KV.spec, 2), StateGroup(window, 2), StateGroup(SLOTS.spec, 1))
+    assert places == ((0, 0), (1, 0), (0, 1), (2, 0), (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda: StateSpec("s", "paged", ()), "expected at least one"),
+        (lambda: StateSpec("s", "paged", (StateTensor("a", (1,)), StateTensor("a", (2,)))), "no name twice"),
+        (lambda: StateSpec("s", "slot", (StateTensor("a", (1,)),), window=4), "a slot has no window"),
+    ],
+)
+def test_a_state_that_makes_no_sense_is_refused(build, said):
+    with pytest.raises(ValueError, match=said):
+        build()

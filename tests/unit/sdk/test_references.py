@@ -1,6 +1,7 @@
 """The references against formulas written in another way, in float64. Knows no kernel."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from anychip_sdk import CATALOGUE
 from anychip_sdk.ops import (
     add_rms_norm,
-    copy_pages,
     ffn,
     gelu,
     gelu_mul,
@@ -22,7 +22,14 @@ from anychip_sdk.ops import (
     rope,
     silu_mul,
 )
-from anychip_sdk.testing import check_kernel, random_batch, random_case
+from anychip_sdk.step import Paged
+from anychip_sdk.testing import check_kernel, chunk_step, random_case, random_step
+
+
+def at(position):
+    """A step of one token at that position."""
+    return chunk_step([0] * (position + 1), position, 1, [0], position + 1)
+
 
 F64 = torch.float64
 
@@ -44,9 +51,9 @@ def test_each_reference_is_within_its_own_error_model(name, dtype):
 
 
 def test_rope_is_a_multiplication_by_a_complex_unit():
-    q, k, positions, table = random_case("rope", F64, seed=1, head_dim=16)
-    turned_q, turned_k = rope(q, k, positions, table)
-    cos, sin = table[positions].double().chunk(2, dim=-1)
+    q, k, step, table = random_case("rope", F64, seed=1, head_dim=16)
+    turned_q, turned_k = rope(q, k, step, table)
+    cos, sin = table[step.positions].double().chunk(2, dim=-1)
     unit = torch.complex(cos, sin).unsqueeze(1)
     for before, after in ((q, turned_q), (k, turned_k)):
         expected = torch.complex(*before.chunk(2, dim=-1)) * unit
@@ -54,8 +61,8 @@ def test_rope_is_a_multiplication_by_a_complex_unit():
 
 
 def test_rope_leaves_what_lies_behind_rotary_dim():
-    q, k, positions, table = random_case("rope", F64, seed=1, head_dim=16, rotary_dim=6)
-    turned_q, turned_k = rope(q, k, positions, table)
+    q, k, step, table = random_case("rope", F64, seed=1, head_dim=16, rotary_dim=6)
+    turned_q, turned_k = rope(q, k, step, table)
     assert torch.equal(turned_q[..., 6:], q[..., 6:])
     assert torch.equal(turned_k[..., 6:], k[..., 6:])
     assert not torch.equal(turned_q[..., :6], q[..., :6])
@@ -65,8 +72,8 @@ def test_rope_depends_on_the_distance_only():
     q, k, _, table = random_case("rope", F64, seed=3, tokens=1, heads=1, kv_heads=1)
     products = []
     for start in (0, 5, 100):
-        turned_q, _ = rope(q, q, torch.tensor([start + 7]), table)
-        _, turned_k = rope(k, k, torch.tensor([start]), table)
+        turned_q, _ = rope(q, q, at(start + 7), table)
+        _, turned_k = rope(k, k, at(start), table)
         products.append((turned_q * turned_k).sum())
     # the table is float32
     torch.testing.assert_close(products[1], products[0], rtol=1e-5, atol=1e-6)
@@ -85,9 +92,9 @@ def test_composed_ops_equal_their_parts():
     out, total = add_rms_norm(x, residual, weight, eps)
     assert torch.equal(total, x + residual)
     assert torch.equal(out, rms_norm(total, weight, eps))
-    q, k, q_weight, k_weight, eps, positions, table = random_case("qk_norm_rope", F64, seed=2)
-    expected = rope(rms_norm(q, q_weight, eps), rms_norm(k, k_weight, eps), positions, table)
-    for one, other in zip(qk_norm_rope(q, k, q_weight, k_weight, eps, positions, table), expected, strict=True):
+    q, k, q_weight, k_weight, eps, step, table = random_case("qk_norm_rope", F64, seed=2)
+    expected = rope(rms_norm(q, q_weight, eps), rms_norm(k, k_weight, eps), step, table)
+    for one, other in zip(qk_norm_rope(q, k, q_weight, k_weight, eps, step, table), expected, strict=True):
         torch.testing.assert_close(one, other)
 
 
@@ -120,7 +127,8 @@ def test_attention_equals_dense_attention_with_a_mask(page_size, window):
     generator = torch.Generator().manual_seed(page_size)
     pairs = [(1, 9), (1, 1), (12, 12), (5, 20), (1, 17)]
     heads, kv_heads, dim = 6, 2, 8
-    batch = random_batch(generator, page_size, 128, [context for _, context in pairs[:2]], pairs[2:])
+    step = random_step(generator, page_size, 128, [context for _, context in pairs[:2]], pairs[2:])
+    entry = step.paged(0)
     k_cache, v_cache = (
         torch.full((128, page_size, kv_heads, dim), torch.nan, dtype=F64).contiguous() for _ in range(2)
     )
@@ -129,34 +137,34 @@ def test_attention_equals_dense_attention_with_a_mask(page_size, window):
         q, k, v = (torch.randn(n, h, dim, dtype=F64, generator=generator) for n, h in
                    ((length, heads), (context, kv_heads), (context, kv_heads)))  # fmt: skip
         at = torch.arange(context)
-        slots = batch.page_table[row].long()[at // page_size] * page_size + at % page_size
-        kv_write(k, v, k_cache, v_cache, slots)
+        slots = entry.page_table[row].long()[at // page_size] * page_size + at % page_size
+        kv_write(k, v, k_cache, v_cache, replace(step, groups=(Paged(entry.page_table, slots),)), 0)
         query_at = at[context - length :].unsqueeze(1)
         seen = (at <= query_at) & ((at > query_at - window) if window else True)
         k, v = (x.repeat_interleave(heads // kv_heads, dim=1).transpose(0, 1) for x in (k, v))
         dense = scaled_dot_product_attention(q.transpose(0, 1), k, v, attn_mask=seen, scale=0.3)
         queries.append(q)
         expected.append(dense.transpose(0, 1))
-    out = paged_attention(torch.cat(queries), k_cache, v_cache, batch, 0.3, window)
+    out = paged_attention(torch.cat(queries), k_cache, v_cache, step, 0.3, window)
     torch.testing.assert_close(out, torch.cat(expected))
 
 
 def test_mha_does_not_depend_on_where_the_pages_lie():
     args = random_case("mha", F64, seed=6, page_size=4)
     first = mha(*(arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args))[0]
-    batch, pages = args[11], args[8].shape[0]
-    order = torch.randperm(pages, generator=torch.Generator().manual_seed(1))
-    moved = list(args)
+    names = [arg.name for arg in mha.args]
+    keys, values, step = (names.index(name) for name in ("k_cache", "v_cache", "step"))
+    entry = args[step].paged(0)
+    order = torch.randperm(len(args[keys]), generator=torch.Generator().manual_seed(1))
     inverse = order.argsort()
-    moved[8], moved[9] = args[8][order], args[9][order]
-    slots = inverse[batch.slots // 4] * 4 + batch.slots % 4
-    moved[10] = slots
-    table = inverse[batch.page_table.long()].int()
-    moved[11] = type(batch)(**{**vars(batch), "page_table": table, "slots": slots, "derived": {}})
+    moved = list(args)
+    moved[keys], moved[values] = args[keys][order], args[values][order]
+    there = Paged(inverse[entry.page_table.long()].int(), inverse[entry.slots // 4] * 4 + entry.slots % 4)
+    moved[step] = replace(args[step], groups=(there,))
     torch.testing.assert_close(mha(*moved)[0], first)
 
 
-@pytest.mark.parametrize("op", [kv_write, copy_pages, paged_attention, mha])
+@pytest.mark.parametrize("op", [kv_write, paged_attention, mha])
 def test_references_take_caches_whose_memory_is_head_major(op):
     args = random_case(op.name, F64, seed=7, page_size=4)
     names = [arg.name for arg in op.args]

@@ -5,8 +5,7 @@ import torch
 
 from anychip_sdk import CATALOGUE
 from anychip_sdk.errors import DeviceAbsent, MemoryInsufficient
-from anychip_sdk.ops import AttentionBatch
-from anychip_sdk.testing import ReferenceDevice, check_kernel, random_batch, random_case
+from anychip_sdk.testing import ReferenceDevice, check_kernel, random_case, random_step
 
 F32 = torch.float32
 
@@ -30,16 +29,18 @@ def test_unknown_ops_and_dimensions_are_refused():
         random_case("roap", F32, 0)
 
 
-def test_a_batch_has_slots_where_the_page_table_says():
-    batch = random_batch(torch.Generator().manual_seed(0), 3, 20, [7, 1], [(4, 4), (2, 9)])
-    assert isinstance(batch, AttentionBatch)
-    assert (batch.rows, batch.decode_rows) == (4, 2)
-    assert batch.query_start.tolist() == [0, 1, 2, 6, 8]
-    assert batch.slots.unique().numel() == 8
-    last = batch.page_table[3, 8 // 3].item() * 3 + 8 % 3
-    assert batch.slots[-1] == last
+def test_a_step_has_slots_where_the_page_table_says():
+    step = random_step(torch.Generator().manual_seed(0), 3, 20, [7, 1], [(4, 4), (2, 9)], groups=2)
+    assert (step.rows, step.decode_rows, step.tokens) == (4, 2, 8)
+    assert step.query_start.tolist() == [0, 1, 2, 6, 8]
+    assert step.positions.tolist() == [6, 0, 0, 1, 2, 3, 7, 8]
+    assert step.logit_rows.tolist() == [0, 1, 5, 7]
+    for entry in step.groups:
+        assert entry.slots.unique().numel() == 8
+        assert entry.slots[-1] == entry.page_table[3, 8 // 3].item() * 3 + 8 % 3
+    assert not torch.equal(step.groups[0].page_table, step.groups[1].page_table)
     with pytest.raises(ValueError, match="pages are needed"):
-        random_batch(torch.Generator(), 1, 5, [6], [])
+        random_step(torch.Generator(), 1, 5, [6], [])
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_a_batch_has_slots_where_the_page_table_says():
         ("silu_mul", lambda gate, up: torch.nn.functional.silu(gate.half()).float() * up),
         ("argmax", lambda logits: logits.argmin(-1)),
         ("add", lambda x, y: torch.where(torch.arange(x.numel()).view(x.shape) == 7, torch.nan, x + y)),
-        ("kv_write", lambda k, v, k_cache, v_cache, slots: (k_cache, v_cache)),
+        ("kv_write", lambda k, v, k_cache, v_cache, step, group: (k_cache, v_cache)),
     ],
 )
 def test_a_planted_error_is_found(name, mutant):
@@ -63,8 +64,8 @@ def test_a_planted_error_is_found(name, mutant):
 def test_attention_that_reads_a_foreign_slot_is_found():
     op = CATALOGUE["paged_attention"]
 
-    def reads_padding(q, k_cache, v_cache, batch, scale, window):
-        return op.reference(q, k_cache, v_cache, batch, scale, window) + 0 * v_cache.mean()
+    def reads_padding(q, k_cache, v_cache, step, scale, window, group):
+        return op.reference(q, k_cache, v_cache, step, scale, window, group) + 0 * v_cache.mean()
 
     args = random_case("paged_attention", F32, 0)
     assert not check_kernel(op, reads_padding, args, F32).passed

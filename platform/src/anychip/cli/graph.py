@@ -21,6 +21,7 @@ class Step(str, Enum):
     replaced = "replace"
     fold = "fold"
     quantize = "quantize"
+    program = "program"
     codegen = "codegen"
 
 
@@ -30,7 +31,7 @@ def graph(
     sets: SetOption = None,
     emulate: EmulateOption = False,
 ) -> None:
-    """Show the model's graph after a step: trace, expand, replace, fold, quantize, or the Python of codegen."""
+    """Show the model after a step: the graph of trace to quantize, the program, or the Python of codegen."""
     from anychip.plan.make import prepare
     from anychip.recipe import load
 
@@ -56,7 +57,9 @@ def _text(prepared: Prepared, after: Step) -> str:
     if after is Step.expand:
         return as_text(expand(trace(build_model(config))))
     if after is Step.codegen:
-        return source_of(plan.graph)
+        return source_of(plan.program, plan.pieces)
+    if after is Step.program:
+        return str(plan.program)
     if after is Step.quantize:
         return as_text(plan.graph)
     scheduler = plan.scheduler

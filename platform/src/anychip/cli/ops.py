@@ -28,7 +28,7 @@ def ops(
     """Show which ops a model needs on a backend, how often, from whom, and which fall back."""
     from rich.console import Group
 
-    from anychip.plan.explain import op_json
+    from anychip.plan.explain import op_json, program_json, program_lines
     from anychip.plan.make import make_plan
     from anychip.plan.plan import EMULATED
     from anychip.recipe import load
@@ -40,9 +40,11 @@ def ops(
         "backend": plan.backend.name,
         "emulated": plan.backend.emulated,
         "ops": [op_json(row) for row in rows],
+        "program": program_json(plan),
     }
-    text = "\n".join(map(_explained, rows)) if why is not None else _table(rows)
-    emit(value, output, text=Group(f"{plan.backend.name}, {EMULATED}", text) if plan.backend.emulated else text)
+    parts = ["\n".join(map(_explained, rows))] if why is not None else [_table(rows), *program_lines(plan)]
+    emulated = [f"{plan.backend.name}, {EMULATED}"] if plan.backend.emulated else []
+    emit(value, output, text=Group(*emulated, *parts))
 
 
 def _rows_of(name: str, rows: tuple[OpRow, ...]) -> tuple[OpRow, ...]:

@@ -212,7 +212,6 @@ def page_sizes_change_nothing(context: Context, case: Case) -> None:
     level="MUST",
     text="Several answers to one prompt MUST each be what the prompt gets alone, whatever page they share and leave.",
     needs=NEEDS,
-    covers=("op:copy_pages",),
     cases=_variants({"1": 1, "16": 16}),
 )
 def forks_change_nothing(context: Context, case: Case) -> None:

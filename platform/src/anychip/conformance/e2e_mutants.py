@@ -13,44 +13,46 @@ from anychip.conformance.graph_mutants import CLAIMS, PARTS_CLAIMS, PartsPlugin,
 from anychip.engine.scheduler import Scheduler
 from anychip_sdk.conformance.mutants import HealthyPlugin, mutant
 from anychip_sdk.kv import SlabKVPool
-from anychip_sdk.ops import AttentionBatch
 from anychip_sdk.registry import KernelFunction
+from anychip_sdk.step import Paged, Step
 
 Tensor = torch.Tensor
 
 
-def _attention(change: Callable[[AttentionBatch], AttentionBatch]) -> KernelFunction:
-    """The reference over a batch that was changed first."""
+def _attention(change: Callable[[Step, int], Tensor]) -> KernelFunction:
+    """The reference over another page table."""
 
     def kernel(
-        q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: AttentionBatch, scale: float, window: int | None = None
+        q: Tensor, k_cache: Tensor, v_cache: Tensor, step: Step, scale: float, window: int | None = None, group: int = 0
     ) -> Tensor:
-        out: Tensor = exact("paged_attention")(q, k_cache, v_cache, change(batch), scale, window)
+        groups = list(step.groups)
+        groups[group] = Paged(change(step, group), step.paged(group).slots)
+        changed = replace(step, groups=tuple(groups))
+        out: Tensor = exact("paged_attention")(q, k_cache, v_cache, changed, scale, window, group)
         return out
 
     return kernel
 
 
-def _neighbours(batch: AttentionBatch) -> AttentionBatch:
-    if batch.rows < 2:
-        return batch
-    table = batch.page_table.clone()
-    table[-1] = table[0]
-    return replace(batch, page_table=table, derived={})
+def _neighbours(step: Step, group: int) -> Tensor:
+    table = step.paged(group).page_table
+    if step.rows > 1:
+        table = table.clone()
+        table[-1] = table[0]
+    return table
 
 
-def _rolled(batch: AttentionBatch) -> AttentionBatch:
-    if batch.page_size > 1:
-        return batch
-    return replace(batch, page_table=batch.page_table.roll(1, 1), derived={})
+def _rolled(step: Step, group: int) -> Tensor:
+    table = step.paged(group).page_table
+    return table if step.page_size > 1 else table.roll(1, 1)
 
 
 def _own_chunk(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: AttentionBatch, scale: float, window: int | None = None
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, step: Step, scale: float, window: int | None = None, group: int = 0
 ) -> Tensor:
-    out: Tensor = exact("paged_attention")(q, k_cache, v_cache, batch, scale, window)
+    out: Tensor = exact("paged_attention")(q, k_cache, v_cache, step, scale, window, group)
     start = 0
-    for length, context in zip(batch.query_lens_host, batch.context_lens_host, strict=True):
+    for length, context in zip(step.query_lens_host, step.context_lens_host, strict=True):
         if 1 < length < context:
             out[start : start + length] *= 0.9
         start += length
@@ -85,8 +87,10 @@ class FreedPagesAreWiped(SlabKVPool):
     """A page is wiped when one of its holders lets go."""
 
     def free(self, pages: Sequence[int]) -> None:
-        for page in pages:
-            self._slab[:, :, page] = 0
+        for index, group in enumerate(self.groups):
+            for layer in range(group.layers):
+                for tensor in self.tensors(index, layer):
+                    tensor[list(pages)] = 0
         super().free(pages)
 
 
@@ -116,16 +120,15 @@ class PagesOfOneTokenAreShifted(PartsPlugin):
     replaced: ClassVar[Mapping[str, KernelFunction]] = {"paged_attention": _attention(_rolled)}
 
 
-def _keys_alone(k_cache: Tensor, v_cache: Tensor, src: Tensor, dst: Tensor) -> Any:
-    exact("copy_pages")(k_cache, v_cache.clone(), src, dst)
-    return k_cache, v_cache
-
-
 @mutant("AC-E2E-009", claims=CLAIMS)
-class ForksShareNoValues(HealthyPlugin):
+class ForksShareNoValues(SlabKVPool):
     """A fork's page gets the keys of its origin and not the values."""
 
-    replaced: ClassVar[Mapping[str, KernelFunction]] = {"copy_pages": _keys_alone}
+    def copy_pages(self, src: Sequence[int], dst: Sequence[int]) -> None:
+        for index, group in enumerate(self.groups):
+            for layer in range(group.layers):
+                keys, *_ = self.tensors(index, layer)
+                keys[list(dst)] = keys[list(src)]
 
 
 @mutant("AC-E2E-010", claims=CLAIMS)

@@ -17,23 +17,21 @@ from anychip.graph.ir import ModelGraph, resolution
 from anychip.graph.replace import Binding
 from anychip.graph.replace import replace as bind_kernels
 from anychip.graph.trace import trace
-from anychip.graph.verify import MARGIN, ROUNDINGS, LayerRun, random_weights
+from anychip.graph.verify import MARGIN, ROUNDINGS, LayerRun, random_weights, small_pool
 from anychip.models.config import ModelConfig
 from anychip.models.registry import build_model
-from anychip.models.rope import rope_table
 from anychip.plan.resolve import DEFAULT_PAGE_SIZE, drop_layers, make_binding
 from anychip.recipe.schema import ModelSection, Recipe
 from anychip_sdk.conformance.context import Context
-from anychip_sdk.device import Device
 from anychip_sdk.hooks import PreparedWeight
-from anychip_sdk.kv import KVPool, KVSpec, SlabKVPool
+from anychip_sdk.kv import KVPool, PoolSpec, SlabKVPool
 from anychip_sdk.ops import CATALOGUE
 from anychip_sdk.registry import REFERENCE, Override
+from anychip_sdk.state import StateGroup
 from anychip_sdk.testing import ReferenceDevice
 
 HEAD_DIM = 128
 VOCAB = 32
-PAGES = 16  #: enough for nine tokens with a page each
 POSITIONS = 16
 HOST_BYTES = 1 << 26
 
@@ -67,9 +65,8 @@ class Layer:
         recipe = Recipe(version=1, name="conformance", model=ModelSection(source="/conformance"))
         self.binding = make_binding(recipe, self.config, context.backend, dtype, dtype, DEFAULT_PAGE_SIZE)
         host = ReferenceDevice("host", HOST_BYTES)
-        self._host = LayerRun(host, _plain, self._buffers(host), lambda: SlabKVPool(self._spec(), host))
-        device = context.device
-        self.run = LayerRun(device, self._prepare, self._buffers(device), self.make_pool)
+        self._host = LayerRun(host, _plain, lambda groups: SlabKVPool(self._spec(groups), host), POSITIONS)
+        self.run = LayerRun(context.device, self._prepare, self.make_pool, POSITIONS)
         self.sources = random_weights(self.graph(), dtype)
 
     def graph(self) -> ModelGraph:
@@ -96,8 +93,8 @@ class Layer:
         bound = MARGIN * distance(rounded, expected) + ROUNDINGS * torch.finfo(self.dtype).eps
         return Outcome(distance(got, expected), bound, sum(one.applied for one in decisions), got, expected)
 
-    def make_pool(self) -> KVPool:
-        return self.context.backend.create_kv_pool(self._spec(), self.context.device)
+    def make_pool(self, groups: Sequence[StateGroup]) -> KVPool:
+        return self.context.backend.create_kv_pool(self._spec(groups), self.context.device)
 
     def _referenced(self, dtype: torch.dtype, edit: Edit) -> tuple[torch.Tensor, ...]:
         graph = bind_kernels(_copy(_traced(self.config)), referenced(self.binding, dtype))
@@ -107,20 +104,8 @@ class Layer:
     def _prepare(self, name: str, tensor: torch.Tensor, op: str) -> PreparedWeight:
         return self.context.backend.prepare_weight(name, tensor, op, self.context.device)
 
-    def _buffers(self, device: Device) -> dict[str, torch.Tensor]:
-        table = rope_table(self.config.rope, self.config.head_dim, POSITIONS)
-        return {"model.rope_table": table.to(device.torch_device)}
-
-    def _spec(self) -> KVSpec:
-        page_bytes = 2 * self.config.kv_size * self.dtype.itemsize * DEFAULT_PAGE_SIZE
-        return KVSpec(
-            layers=1,
-            kv_heads=self.config.num_kv_heads,
-            head_dim=self.config.head_dim,
-            dtype=self.dtype,
-            budget_bytes=PAGES * page_bytes,
-            page_size=DEFAULT_PAGE_SIZE,
-        )
+    def _spec(self, groups: Sequence[StateGroup]) -> PoolSpec:
+        return small_pool(groups, self.dtype, DEFAULT_PAGE_SIZE)
 
 
 def layer_config(context: Context, shape: str, dtype: torch.dtype) -> ModelConfig:
@@ -166,7 +151,7 @@ def _traced(config: ModelConfig) -> ModelGraph:
 def _copy(model: ModelGraph) -> ModelGraph:
     graph = fx.Graph()
     graph.output(graph.graph_copy(model.graph, {}))
-    return ModelGraph(graph, model.root, dict(model.weights), dict(model.buffers))
+    return model.with_graph(graph)
 
 
 def _plain(name: str, tensor: torch.Tensor, op: str) -> PreparedWeight:

@@ -22,7 +22,7 @@ from anychip.plan.make import prepare_with
 from anychip.recipe.schema import Recipe
 from anychip_sdk.conformance.context import Context
 from anychip_sdk.conformance.requirements import expect
-from anychip_sdk.ops import AttentionBatch
+from anychip_sdk.testing import chunk_step
 
 SHAPE, SEED = "qwen3", 3
 KV_TOKENS = 4096
@@ -153,22 +153,10 @@ def forced_logits(model: LoadedModel, token_ids: Sequence[int], chunk: int) -> t
     out = []
     try:
         for start in range(0, len(token_ids), chunk):
-            places = list(range(start, min(start + chunk, len(token_ids))))
-            slots = torch.tensor([pages[at // size] * size + at % size for at in places], device=where)
-            batch = AttentionBatch(
-                query_start=torch.tensor([0, len(places)], dtype=torch.int32, device=where),
-                context_lens=torch.tensor([places[-1] + 1], dtype=torch.int32, device=where),
-                page_table=torch.tensor([pages[: places[-1] // size + 1]], dtype=torch.int32, device=where),
-                slots=slots,
-                page_size=size,
-                decode_rows=int(len(places) == 1),
-                query_lens_host=(len(places),),
-                context_lens_host=(places[-1] + 1,),
-            )
-            ids = torch.tensor([token_ids[at] for at in places], device=where)
-            rows = torch.arange(len(places), device=where)
+            count = min(chunk, len(token_ids) - start)
+            step = chunk_step(token_ids, start, count, pages, size, len(model.pool.groups))
             with torch.inference_mode():
-                found = model.forward(ids, torch.tensor(places, device=where), slots, batch, rows)
+                found = model.forward(step.to(where))
             out.append(found.cpu().double())
     finally:
         model.pool.free(pages)

@@ -18,7 +18,6 @@ from anychip.engine.pace import Pace
 from anychip.engine.request import GenerateRequest, SamplingParams, TokenEvent
 from anychip.engine.sampler import Sampler
 from anychip.engine.scheduler import Scheduler
-from anychip.graph.codegen import bound_function
 from anychip.plan.make import prepare
 from anychip.plan.plan import Plan
 from anychip.recipe import load as load_recipe
@@ -40,9 +39,8 @@ class EngineCore:
         self._pace = Pace(model.plan.recipe.slo.tpot_p95, model.plan.scheduler.chunked_prefill_size.value)
         self._scheduler = self._new_scheduler()
         where = model.device.torch_device
-        self._inputs = InputBuilder(model.plan.scheduler.page_size.value, where)
+        self._inputs = InputBuilder(model.plan.scheduler.page_size.value, where, model.plan.graph.groups)
         self._sampler = Sampler(model.plan.engine_ops, where)
-        self._copy_pages = bound_function(model.plan.engine_ops["copy_pages"])
         self._laps = Laps(STEP_PARTS)
 
     @property
@@ -69,9 +67,9 @@ class EngineCore:
         laps.lap("schedule")
         with torch.inference_mode():
             self._copy(batch)
-            inputs = self._inputs.build(batch)
+            step = self._inputs.build(batch)
             laps.lap("inputs")
-            logits = self._model.forward(*inputs)
+            logits = self._model.forward(step)
             if not batch.samples:
                 self._model.device.synchronize()
             laps.lap("forward")
@@ -141,12 +139,8 @@ class EngineCore:
     def _copy(self, batch: Batch) -> None:
         if not batch.copies:
             return
-        where = self._model.device.torch_device
         sources, targets = zip(*batch.copies, strict=True)
-        source = torch.tensor(sources, dtype=torch.int64, device=where)
-        target = torch.tensor(targets, dtype=torch.int64, device=where)
-        for layer in range(self.plan.model.config.num_layers):
-            self._copy_pages(*self._model.pool.layer(layer), source, target)
+        self._model.pool.copy_pages(sources, targets)
 
     def _sample(self, batch: Batch, logits: torch.Tensor) -> list[int]:
         sequences = [one for row in batch.rows for one in row.sampled]

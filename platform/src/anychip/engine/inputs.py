@@ -1,40 +1,35 @@
-"""A batch's rows as the tensors of one forward. Knows slots and positions; knows no model."""
+"""A batch's rows as one step. Knows slots and positions; knows no model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 from itertools import accumulate
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from anychip.engine.batch import Batch, Row
 from anychip.engine.page_rows import PageRows
-from anychip_sdk.ops import AttentionBatch
+from anychip_sdk.state import StateGroup
+from anychip_sdk.step import Paged, Step
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
-class StepInputs(NamedTuple):
-    """The arguments of a generated forward, in its order."""
-
-    token_ids: torch.Tensor
-    positions: torch.Tensor
-    slots: torch.Tensor
-    batch: AttentionBatch
-    logit_rows: torch.Tensor
-
-
 class InputBuilder:
-    """Turns batches into tensors on the device."""
+    """Turns batches into steps on the device.
 
-    def __init__(self, page_size: int, device: torch.device) -> None:
+    Args:
+        groups: the model's states; all paged ones have one page table.
+    """
+
+    def __init__(self, page_size: int, device: torch.device, groups: SequenceOf[StateGroup]) -> None:
         self._page_size = page_size
         self._device = device
+        self._groups = groups
         self._page_rows = PageRows(page_size)
 
-    def build(self, batch: Batch) -> StepInputs:
+    def build(self, batch: Batch) -> Step:
         rows = batch.rows
         counts = [row.count for row in rows]
         ends = [row.end for row in rows]
@@ -49,17 +44,19 @@ class InputBuilder:
         narrow = self._tensor(np.array(starts + ends, dtype=np.int32))
         token_ids, positions, slots, logits = torch.split_with_sizes(wide, (count, count, count, len(logit_rows)))
         query_start, context_lens = torch.split_with_sizes(narrow, (len(starts), len(ends)))
-        attention = AttentionBatch(
+        paged = Paged(self._tensor(self._page_rows.table(rows)), slots)
+        return Step(
+            token_ids=token_ids,
+            positions=positions,
             query_start=query_start,
             context_lens=context_lens,
-            page_table=self._tensor(self._page_rows.table(rows)),
-            slots=slots,
+            logit_rows=logits,
+            groups=(paged,) * len(self._groups),
             page_size=self._page_size,
             decode_rows=batch.decode_rows,
             query_lens_host=tuple(counts),
             context_lens_host=tuple(ends),
         )
-        return StepInputs(token_ids, positions, slots, attention, logits)
 
     def _fill(self, batch: Batch, starts: SequenceOf[int], tokens: Array) -> None:
         """Token ids, positions and slots of all rows into [3, tokens]."""
@@ -82,4 +79,4 @@ class InputBuilder:
         return torch.from_numpy(values).to(self._device)
 
 
-__all__ = ["InputBuilder", "StepInputs"]
+__all__ = ["InputBuilder"]

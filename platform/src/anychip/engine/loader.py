@@ -7,7 +7,6 @@ device before the large pieces are in place.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +16,9 @@ import torch
 from anychip.engine.laps import Laps
 from anychip.engine.logs import default_logs
 from anychip.engine.verification import refused_fusions
-from anychip.graph.codegen import Forward, generate, weight_key
-from anychip.graph.ir import ModelGraph, WeightSpec, resolution
-from anychip.models.rope import rope_table
+from anychip.graph.codegen import Compiled, Forward, Generated, generate
+from anychip.graph.ir import WeightSpec
+from anychip.graph.program import WeightUse, weight_uses
 from anychip.plan.make import Prepared, facts_of
 from anychip.plan.plan import Plan
 from anychip.plan.resolve import resolve
@@ -29,14 +28,10 @@ from anychip_sdk.backend import Backend
 from anychip_sdk.device import Device, DeviceConfig
 from anychip_sdk.errors import FusionRefused
 from anychip_sdk.hooks import CompileContext, PreparedWeight
-from anychip_sdk.kv import KVPool, KVSpec
-from anychip_sdk.ops import Op
+from anychip_sdk.kv import KVPool, PoolSpec
+from anychip_sdk.step import StepLimits
 
 log = structlog.get_logger("anychip.loader")
-
-#: pools up to this size are committed before the service is ready; larger ones as they fill
-TOUCHED_BYTES = 4 << 30
-MEMORY_PAGE_BYTES = 4096  #: the smallest that systems hand out
 
 Report = Callable[[str, int, int, str], None]  #: stage, done, total, what
 
@@ -82,15 +77,17 @@ def load_model(prepared: Prepared, report: Report) -> LoadedModel:
         laps.lap("load")
         pool = make_pool(plan, backend, device)
         laps.lap("pool")
-        values.update(buffers_of(plan, plan.graph, pool, device))
-        forward, source = _compile(plan, backend, device, values)
+        values.update(buffers_of(plan, pool, device))
+        generated = compile_plan(plan, backend, device, values)
         laps.lap("compile")
     except BaseException:
         device.close()
         raise
     finally:
         checkpoint.close()
-    return LoadedModel(plan, device, pool, forward, source, laps.totals_s, loading.errors, loading.held_bytes)
+    return LoadedModel(
+        plan, device, pool, generated.logits, generated.source, laps.totals_s, loading.errors, loading.held_bytes
+    )
 
 
 def parameters_of(specs: Iterable[WeightSpec]) -> dict[str, Parameter]:
@@ -138,70 +135,51 @@ def _verified_plan(prepared: Prepared, device: Device) -> Plan:
 
 
 def make_pool(plan: Plan, backend: Backend, device: Device) -> KVPool:
-    config, scheduler = plan.model.config, plan.scheduler
-    spec = KVSpec(
-        layers=config.num_layers,
-        kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        dtype=scheduler.kv_dtype,
+    """The pool of the plan's states, as the memory budget says."""
+    spec = PoolSpec(
+        groups=plan.graph.groups,
+        dtype=plan.scheduler.kv_dtype,
         budget_bytes=plan.memory.kv_pool,
-        page_size=scheduler.page_size.value,
+        page_size=plan.scheduler.page_size.value,
         pages_max=plan.memory.kv_pages,
+        slots=plan.memory.slots,
     )
-    pool = backend.create_kv_pool(spec, device)
-    is_host_memory = device.torch_device.type == "cpu"
-    if is_host_memory and plan.memory.kv_pool <= TOUCHED_BYTES:
-        _touch(pool, config.num_layers)
-    return pool
-
-
-def _touch(pool: KVPool, layers: int) -> None:
-    """Write to every page of memory once: what the system hands out on first use shall cost no request a step.
-
-    On several threads, as a virtual machine may have to fetch each page from its host: 1.5 s a GiB on one.
-    """
-    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-        list(threads.map(_touch_cache, [cache for layer in range(layers) for cache in pool.layer(layer)]))
-
-
-def _touch_cache(cache: torch.Tensor) -> None:
-    if cache.is_contiguous():
-        cache.view(-1)[:: MEMORY_PAGE_BYTES // cache.itemsize] = 0
-    else:
-        cache.zero_()
+    return backend.create_kv_pool(spec, device)
 
 
 def _device_config(plan: Plan) -> DeviceConfig:
     return DeviceConfig(emulate=plan.recipe.backend.emulate, threads=plan.recipe.backend.threads)
 
 
-def _compile(plan: Plan, backend: Backend, device: Device, values: dict[str, Any]) -> tuple[Forward, str]:
-    """The backend's compiled graph if it has one, else the generated Python."""
-    generated = generate(plan.graph, values)
+def step_limits(plan: Plan, device: Device) -> StepLimits:
+    """The most that one step of the plan holds."""
     scheduler = plan.scheduler
     rows = scheduler.max_running_requests.value
-    tokens = scheduler.chunked_prefill_size.value + rows
-    context = CompileContext(device, plan.model.dtype.value, values, tokens, rows, generated.forward)
-    compiled = backend.compile(plan.graph.graph, context)
-    return compiled or generated.forward, generated.source
+    pages = -(-plan.model.context_length.value // scheduler.page_size.value)
+    return StepLimits(scheduler.chunked_prefill_size.value + rows, rows, pages, device.torch_device)
 
 
-def buffers_of(plan: Plan, model: ModelGraph, pool: KVPool, device: Device) -> dict[str, Any]:
-    """Caches and the rope table, by their names in the graph."""
-    found: dict[str, Any] = {}
-    for name in model.buffers:
-        leaf = name.rpartition(".")[2]
-        if leaf in ("k_cache", "v_cache"):
-            layer = int(name.split(".layers.")[1].split(".")[0])
-            found[name] = pool.layer(layer)[leaf == "v_cache"]
-        else:
-            found[name] = _rope(plan, device)
-    return found
+def compile_plan(plan: Plan, backend: Backend, device: Device, values: Mapping[str, Any]) -> Generated:
+    """The forward: pieces that the backend compiles, generated Python around them."""
+    limits = step_limits(plan, device)
+    compiled: dict[tuple[int, int], Compiled] = {}
+    for start, stop in plan.pieces.spans:
+        piece = plan.program.piece(start, stop)
+        generated = generate(piece, values, limits)
+        context = CompileContext(device, plan.model.dtype.value, values, limits, generated.function)
+        made = backend.compile(piece, context)
+        if made is None:
+            log.warning("a piece is not compiled", calls=f"{start} to {stop}", backend=backend.name)
+        compiled[start, stop] = made or generated.function
+    return generate(plan.program, values, limits, compiled)
 
 
-def _rope(plan: Plan, device: Device) -> torch.Tensor:
-    config = plan.model.config
-    return rope_table(config.rope, config.head_dim, plan.model.context_length.value).to(device.torch_device)
+def buffers_of(plan: Plan, pool: KVPool, device: Device) -> dict[str, Any]:
+    """States and tables, by their names in the graph."""
+    graph, positions = plan.graph, plan.model.context_length.value
+    states = {name: pool.tensors(group, layer)[index] for name, (group, layer, index) in graph.states.items()}
+    tables = {name: table.compute(positions).to(device.torch_device) for name, table in graph.tables.items()}
+    return {**states, **tables}
 
 
 class _Loading:
@@ -212,7 +190,7 @@ class _Loading:
         self._backend = backend
         self._device = device
         self._report = report
-        self._users = _users(plan.graph)
+        self._uses = _by_parameter(weight_uses(plan.graph))
         self.errors: dict[str, float] = {}
         self.held_bytes = 0
 
@@ -238,32 +216,28 @@ class _Loading:
         return values
 
     def _prepared(self, name: str, tensor: torch.Tensor) -> dict[str, Any]:
+        """The parameter in every form in which it is read."""
         found: dict[str, Any] = {}
-        for user in self._users[name]:
-            key = weight_key(name, user)
-            if key in found:
-                continue
-            if key == name:
-                found[key] = tensor
+        for use in self._uses[name]:
+            if not use.is_prepared:
+                found[use.key] = tensor
                 self.held_bytes += tensor.nbytes
-            elif isinstance(user.target, Op):
-                is_plain = self._plan.weights[name].quantized is None
-                cast = tensor.to((resolution(user).compute_dtype if is_plain else None) or tensor.dtype)
-                prepared = self._prepare(name, cast, user.target.name)
-                found[key] = prepared.value
-                self.held_bytes += prepared.nbytes
+                continue
+            cast = tensor.to(use.held_dtype(tensor.dtype))
+            prepared = self._prepare(name, cast, use.op)
+            found[use.key] = prepared.value
+            self.held_bytes += prepared.nbytes
         return found
 
     def _prepare(self, name: str, tensor: torch.Tensor, op: str) -> PreparedWeight:
         return self._backend.prepare_weight(name, tensor, op, self._device)
 
 
-def _users(model: ModelGraph) -> dict[str, list[torch.fx.Node]]:
-    users: dict[str, list[torch.fx.Node]] = {}
-    for node in model.graph.nodes:
-        if node.op == "get_attr" and node.target in model.weights:
-            users.setdefault(str(node.target), []).extend(node.users)
-    return users
+def _by_parameter(uses: Iterable[WeightUse]) -> dict[str, list[WeightUse]]:
+    found: dict[str, list[WeightUse]] = {}
+    for use in uses:
+        found.setdefault(use.spec.name, []).append(use)
+    return found
 
 
-__all__ = ["LoadedModel", "Report", "buffers_of", "load_model", "make_pool"]
+__all__ = ["LoadedModel", "Report", "buffers_of", "compile_plan", "load_model", "make_pool", "step_limits"]

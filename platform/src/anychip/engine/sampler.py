@@ -12,8 +12,8 @@ import torch
 
 from anychip.engine.request import GREEDY_BELOW
 from anychip.engine.sequence import Sequence, TokenArray
-from anychip.graph.codegen import bound_function
 from anychip.plan.memory import SAMPLED_ROWS
+from anychip_sdk.program import bound_function
 from anychip_sdk.registry import Resolution
 
 

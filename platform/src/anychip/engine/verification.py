@@ -9,20 +9,19 @@ import torch
 
 from anychip.graph.fold import fold
 from anychip.graph.ir import ModelGraph
-from anychip.graph.verify import Verdict, Verifier
-from anychip.models.rope import rope_table
+from anychip.graph.verify import Verdict, Verifier, small_pool
 from anychip.plan.plan import Plan
 from anychip.plan.resolve import drop_layers, make_binding, unfolded
 from anychip_sdk.backend import Backend
 from anychip_sdk.device import Device
 from anychip_sdk.hooks import PreparedWeight
-from anychip_sdk.kv import KVPool, KVSpec
+from anychip_sdk.kv import KVPool
 from anychip_sdk.ops import CATALOGUE
 from anychip_sdk.registry import REFERENCE, Override
+from anychip_sdk.state import StateGroup
 
 VOCAB = 32  #: words of the layer that is compared; the embedding is no matter of fusions
 POSITIONS = 16
-PAGES = 16  #: enough for nine tokens with a page each
 
 
 def refused_fusions(plan: Plan, backend: Backend, device: Device) -> dict[str, str]:
@@ -61,9 +60,9 @@ class _Check:
             self._truth(),
             device,
             self._prepare,
-            {"model.rope_table": rope_table(config.rope, config.head_dim, POSITIONS).to(device.torch_device)},
             self._pool,
             dtype,
+            POSITIONS,
         )
 
     def __call__(self, policies: Sequence[str]) -> Verdict:
@@ -80,18 +79,10 @@ class _Check:
         binding = replace(self._binding, dtype=wide, overrides=references, fallback_allowed=True)
         return unfolded(self._config, binding)
 
-    def _pool(self) -> KVPool:
-        config, scheduler = self._config, self._plan.scheduler
-        page_bytes = 2 * config.kv_size * scheduler.kv_dtype.itemsize * scheduler.page_size.value
-        spec = KVSpec(
-            layers=1,
-            kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            dtype=scheduler.kv_dtype,
-            budget_bytes=PAGES * page_bytes,
-            page_size=scheduler.page_size.value,
-        )
-        return self._backend.create_kv_pool(spec, self._device)
+    def _pool(self, groups: Sequence[StateGroup]) -> KVPool:
+        scheduler = self._plan.scheduler
+        page_size = scheduler.page_size.value
+        return self._backend.create_kv_pool(small_pool(groups, scheduler.kv_dtype, page_size), self._device)
 
 
 __all__ = ["refused_fusions"]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from anychip.forecast.work import LOGITS_BYTES, Asked, KernelUse, name_of, work_of
+from anychip.forecast.work import LOGITS_BYTES, KernelUse, OpWork, name_of, work_of
 from anychip.plan.plan import Plan
 from anychip_sdk.speeds import COMPILED, Speeds, Work
 
@@ -22,7 +22,7 @@ CHOICE = "argmax"  #: how a token is taken to be chosen
 
 
 @dataclass(frozen=True)
-class Step:
+class StepShape:
     """The rows of a step: decodes with a context each, and a chunk of one prompt behind `start` tokens of it."""
 
     decodes: int
@@ -69,16 +69,16 @@ class Seconds(NamedTuple):
 class Costs:
     """What a plan's steps ask for, by kernel."""
 
-    uses: Mapping[KernelUse, Asked]
+    uses: Mapping[KernelUse, OpWork]
 
     @property
-    def together(self) -> Asked:
-        return sum(self.uses.values(), Asked())
+    def together(self) -> OpWork:
+        return sum(self.uses.values(), OpWork())
 
     @property
     def flops_per_token(self) -> int:
         """Of products, for each token of a prompt but the last."""
-        return sum(2 * asked.parameters for use, asked in self.uses.items() if not use.is_sampled)
+        return sum(2 * work.parameters for use, work in self.uses.items() if not use.is_sampled)
 
     def unknown(self, speeds: Speeds) -> tuple[str, ...]:
         """The kernels that the speeds say nothing of."""
@@ -99,11 +99,11 @@ class Costs:
         """Whether the backend's compiler takes all ops of the forward, as far as was seen."""
         return self.compiled_name in speeds.kernels and self.graph_ops <= set(speeds.compiled_ops)
 
-    def whole(self, step: Step) -> Work:
+    def whole(self, step: StepShape) -> Work:
         """What a step asks of the forward as one kernel."""
-        return sum_of(work_in(use, asked.by_matrix, step) for use, asked in self.uses.items() if use.op != CHOICE)
+        return sum_of(work_in(use, work.by_matrix, step) for use, work in self.uses.items() if use.op != CHOICE)
 
-    def seconds(self, speeds: Speeds, step: Step) -> Seconds:
+    def seconds(self, speeds: Speeds, step: StepShape) -> Seconds:
         """How long a step takes; kernels that the speeds say nothing of take no time."""
         engine_s = speeds.step_s + step.samples * speeds.request_s
         products_s = attention_s = calls_s = 0.0
@@ -115,36 +115,36 @@ class Costs:
                 calls_s += speed.calls_s(work)
         return Seconds(products_s, attention_s, calls_s, engine_s)
 
-    def _works(self, speeds: Speeds, step: Step) -> Iterator[tuple[str, Work]]:
-        """What is asked of each kernel; of the forward as one, where the backend compiles it."""
+    def _works(self, speeds: Speeds, step: StepShape) -> Iterator[tuple[str, Work]]:
+        """What each kernel has to do; of the forward as one, where the backend compiles it."""
         is_whole = self.is_compiled(speeds) and step.tokens <= speeds.compiled_tokens
         if is_whole:
             yield self.compiled_name, self.whole(step)
-        for use, asked in self.uses.items():
+        for use, work in self.uses.items():
             if use.op == CHOICE or not is_whole:
-                yield use.kernel, work_in(use, asked, step)
+                yield use.kernel, work_in(use, work, step)
 
 
 def costs_of(plan: Plan) -> Costs:
     """What the plan's graph and the choice of greedy tokens ask for."""
     model, dtype = plan.model, plan.model.dtype.value
-    uses = work_of(plan.graph, model.config, dtype, plan.scheduler.kv_dtype)
+    uses = work_of(plan.graph, plan.program, dtype, plan.scheduler.kv_dtype)
     choice = KernelUse(CHOICE, name_of(plan.engine_ops[CHOICE], torch.float32), is_sampled=True, window=None)
-    uses[choice] = Asked(calls=1, moved_bytes_per_row=LOGITS_BYTES * model.config.vocab_size)
+    uses[choice] = OpWork(calls=1, moved_bytes_per_row=LOGITS_BYTES * model.config.vocab_size)
     return Costs(uses)
 
 
-def work_in(use: KernelUse, asked: Asked, step: Step) -> Work:
+def work_in(use: KernelUse, work: OpWork, step: StepShape) -> Work:
     """What a step asks of a kernel."""
     rows = step.samples if use.is_sampled else step.tokens
     return Work(
-        calls=asked.calls,
-        weight_bytes=asked.weight_bytes,
-        flops=2 * asked.parameters * rows,
-        kv_bytes=asked.kv_bytes_per_token * step.tokens_read(use.window),
-        scores=asked.scores_per_token * step.tokens_read(use.window),
-        attention_flops=asked.attention_flops_per_pair * step.pairs(use.window),
-        moved_bytes=asked.moved_bytes_per_row * rows,
+        calls=work.calls,
+        weight_bytes=work.weight_bytes,
+        flops=2 * work.parameters * rows,
+        kv_bytes=work.kv_bytes_per_token * step.tokens_read(use.window),
+        scores=work.scores_per_token * step.tokens_read(use.window),
+        attention_flops=work.attention_flops_per_pair * step.pairs(use.window),
+        moved_bytes=work.moved_bytes_per_row * rows,
     )
 
 
@@ -157,4 +157,4 @@ def _triangle(count: int) -> int:
     return count * (count + 1) // 2
 
 
-__all__ = ["CHOICE", "Costs", "Seconds", "Step", "costs_of", "sum_of", "work_in"]
+__all__ = ["CHOICE", "Costs", "Seconds", "StepShape", "costs_of", "sum_of", "work_in"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
 
-from anychip.forecast.costs import Costs, Step
+from anychip.forecast.costs import Costs, StepShape
 from anychip.forecast.price import Price
 from anychip.plan.memory import gib
 from anychip.plan.plan import Plan
@@ -72,14 +72,14 @@ def _compiled_json(costs: Costs, speeds: Speeds | None) -> dict[str, object] | N
 
 def _kernels_json(costs: Costs, speeds: Speeds | None) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    for use, asked in costs.uses.items():
+    for use, work in costs.uses.items():
         speed = None if speeds is None else speeds.of(use.kernel)
-        row = {"kernel": use.kernel, "sampled": use.is_sampled, "window": use.window, **asdict(asked)}
+        row = {"kernel": use.kernel, "sampled": use.is_sampled, "window": use.window, **asdict(work)}
         rows.append({**row, "speed": None if speed is None else asdict(speed)})
     return rows
 
 
-def _step_json(costs: Costs, speeds: Speeds, step: Step) -> dict[str, object]:
+def _step_json(costs: Costs, speeds: Speeds, step: StepShape) -> dict[str, object]:
     seconds = costs.seconds(speeds, step)
     parts = {f"{part}_s": taken_s for part, taken_s in seconds._asdict().items()}
     tokens_per_s = step.tokens / seconds.total
@@ -178,20 +178,20 @@ def _others(price: Price) -> list[tuple[str | None, Costs]]:
     return [*price.without.items(), *([] if price.unfused is None else [(None, price.unfused)])]
 
 
-def _saved_s(costs: Costs, other: Costs, speeds: Speeds, step: Step) -> float:
+def _saved_s(costs: Costs, other: Costs, speeds: Speeds, step: StepShape) -> float:
     return other.seconds(speeds, step).total - costs.seconds(speeds, step).total
 
 
-def decodes(plan: Plan) -> list[Step]:
+def decodes(plan: Plan) -> list[StepShape]:
     """The decode steps that are predicted: as many requests and as long contexts as the plan allows."""
-    return [Step(count, context) for count in _counts(plan) for context in _contexts(plan, count)]
+    return [StepShape(count, context) for count in _counts(plan) for context in _contexts(plan, count)]
 
 
-def prompts(plan: Plan) -> list[Step]:
+def prompts(plan: Plan) -> list[StepShape]:
     """The chunks of prompts that are predicted."""
     length = plan.model.context_length.value
     chunk = min(plan.scheduler.chunked_prefill_size.value, length)
-    return [Step(0, prompt=chunk, start=start) for start in (0, *CONTEXTS[2:]) if start + chunk <= length]
+    return [StepShape(0, prompt=chunk, start=start) for start in (0, *CONTEXTS[2:]) if start + chunk <= length]
 
 
 def _counts(plan: Plan) -> Sequence[int]:
@@ -203,8 +203,8 @@ def _contexts(plan: Plan, count: int) -> Sequence[int]:
     return [context for context in CONTEXTS if context <= longest]
 
 
-def _few(plan: Plan) -> list[Step]:
-    return [Step(count, FUSION_CONTEXT) for count in _counts(plan)]
+def _few(plan: Plan) -> list[StepShape]:
+    return [StepShape(count, FUSION_CONTEXT) for count in _counts(plan)]
 
 
 __all__ = ["costs_json", "costs_text", "decodes", "prompts", "reason", "usable"]

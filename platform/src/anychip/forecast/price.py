@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from anychip.forecast.costs import Costs, costs_of
 from anychip.forecast.speeds import Known, Subject, find_speeds
-from anychip.forecast.work import Asked
+from anychip.forecast.work import OpWork
 from anychip.plan.make import facts_of, prepare
 from anychip.plan.plan import Plan
 from anychip.plan.resolve import CheckpointFacts, drop_layers, resolve, wanted_policies
@@ -72,9 +72,9 @@ def _costs(plan: Plan, checkpoint: CheckpointFacts, backend: Backend, policies: 
         return of(config.num_layers)
     fewer, more = map(of, FEW_LAYERS)
     others = config.num_layers - FEW_LAYERS[0]
-    uses = dict.fromkeys((*fewer.uses, *more.uses), Asked())
+    uses = dict.fromkeys((*fewer.uses, *more.uses), OpWork())
     for use in uses:
-        few, many = fewer.uses.get(use, Asked()), more.uses.get(use, Asked())
+        few, many = fewer.uses.get(use, OpWork()), more.uses.get(use, OpWork())
         uses[use] = few + (many - few).times(others)
     return Costs(uses)
 

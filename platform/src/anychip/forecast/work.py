@@ -1,27 +1,27 @@
-"""What a graph's ops ask of a device: weights read, products, keys and values, activations moved. Knows no speed."""
+"""What a program's calls take of a device: weights read, products, keys and values, activations moved.
+
+Everything derives from the program's shapes and from what its constants are. Knows no speed.
+"""
 
 from __future__ import annotations
 
 import math
-import operator
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import fx
 
-from anychip.graph.ir import ModelGraph, WeightSpec, argument, resolution
-from anychip.models.config import ModelConfig
-from anychip_sdk.ops import Arg, Op
+from anychip.graph.ir import ModelGraph, WeightSpec
+from anychip.graph.program import weight_uses
+from anychip.graph.shapes import width
+from anychip_sdk.ops import CATALOGUE, Arg
+from anychip_sdk.program import Call, Constant, Program, Value
 from anychip_sdk.registry import Resolution, dtype_name
 from anychip_sdk.speeds import kernel_name
 
 LOOKED_UP = ("embedding",)  #: ops that read a row of their weight for each token, not all of it
 LOGITS_BYTES = 4
-
-Widths = tuple[int, ...]  #: elements for each row, of each result
 
 
 class KernelUse(NamedTuple):
@@ -34,8 +34,8 @@ class KernelUse(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What all of these ops together ask for, whatever the step; for each row of tokens, where it says so."""
+class OpWork:
+    """What ops take together, whatever the step; for each row of tokens, where it says so."""
 
     calls: int = 0
     weight_bytes: int = 0
@@ -47,41 +47,29 @@ class Asked:
     matrices: int = 0
     matrix_bytes_per_row: int = 0  #: of activations that go into matrices and come out
 
-    def __add__(self, other: Asked) -> Asked:
-        return Asked(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
+    def __add__(self, other: OpWork) -> OpWork:
+        return OpWork(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
-    def __sub__(self, other: Asked) -> Asked:
+    def __sub__(self, other: OpWork) -> OpWork:
         return self + other.times(-1)
 
-    def times(self, count: int) -> Asked:
-        return Asked(*(getattr(self, one.name) * count for one in fields(self)))
+    def times(self, count: int) -> OpWork:
+        return OpWork(*(getattr(self, one.name) * count for one in fields(self)))
 
     @property
-    def by_matrix(self) -> Asked:
+    def by_matrix(self) -> OpWork:
         """Counted by matrix instead of by op: the same, whichever ops share a kernel."""
         return replace(self, calls=self.matrices, moved_bytes_per_row=self.matrix_bytes_per_row)
 
 
-def work_of(
-    model: ModelGraph, config: ModelConfig, dtype: torch.dtype, kv_dtype: torch.dtype
-) -> dict[KernelUse, Asked]:
-    """What one step's ops ask for, by the kernels that run them; all must be bound."""
-    rows = _Rows(model, config)
-    found: dict[KernelUse, Asked] = {}
-    for node, op in model.op_nodes():
-        bound = resolution(node)
-        own = bound.compute_dtype or dtype
-        asked = replace(_weights(model, node, op, own), calls=1, moved_bytes_per_row=rows.moved_bytes(node, op, own))
-        window = None
-        if _attends(op):
-            window = argument(node, op, "window")
-            asked += Asked(
-                kv_bytes_per_token=2 * config.kv_size * kv_dtype.itemsize,
-                scores_per_token=config.num_heads,
-                attention_flops_per_pair=4 * config.q_size,
-            )
-        use = KernelUse(op.name, name_of(bound, _held(model, node, op, own)), rows.is_sampled(node), window)
-        found[use] = found.get(use, Asked()) + asked
+def work_of(model: ModelGraph, program: Program, dtype: torch.dtype, kv_dtype: torch.dtype) -> dict[KernelUse, OpWork]:
+    """What one step's calls take, by the kernels that run them."""
+    reader = _Reader(model, program, dtype, kv_dtype)
+    found: dict[KernelUse, OpWork] = {}
+    for call in program.calls:
+        if call.bound is not None:
+            use, work = reader.read(call, call.bound)
+            found[use] = found.get(use, OpWork()) + work
     return found
 
 
@@ -90,23 +78,67 @@ def name_of(bound: Resolution, held: torch.dtype) -> str:
     return kernel_name(bound.key.name, bound.provider, bound.kernel.name, dtype_name(held))
 
 
-def _attends(op: Op) -> bool:
-    return any(arg.dtype == "AttentionBatch" for arg in op.args)
+class _Reader:
+    def __init__(self, model: ModelGraph, program: Program, dtype: torch.dtype, kv_dtype: torch.dtype) -> None:
+        self._model, self._program = model, program
+        self._dtype, self._kv_dtype = dtype, kv_dtype
+        self._weights = {use.key: use.spec for use in weight_uses(model)}
+
+    def read(self, call: Call, bound: Resolution) -> tuple[KernelUse, OpWork]:
+        own = bound.compute_dtype or self._dtype
+        specs = list(self._specs(call))
+        work = replace(_products(call.op, specs, own), calls=1, moved_bytes_per_row=self._moved_bytes(call, own))
+        window = None
+        if CATALOGUE[call.op].error.depth == "context":  # it sums over a context: attention
+            window = call.named().get("window")
+            work += self._attention(call)
+        held = next((one.quantized.part.dtype for one in specs if one.quantized and _is_matrix(one)), own)
+        return KernelUse(call.op, name_of(bound, held), call.rows == "logits", window), work
+
+    def _specs(self, call: Call) -> Iterator[WeightSpec]:
+        for one in call.args:
+            if isinstance(one, Constant) and one.key in self._weights:
+                yield self._weights[one.key]
+
+    def _attention(self, call: Call) -> OpWork:
+        """A query head and a key of head_dim make a score: a product and a sum each, and the same with the value."""
+        heads, head_dim = call.facts["heads"], call.facts["head_dim"]
+        assert isinstance(heads, int)
+        assert isinstance(head_dim, int)
+        return OpWork(
+            kv_bytes_per_token=sum(self._state_bytes(one) for one in call.args),
+            scores_per_token=heads,
+            attention_flops_per_pair=4 * heads * head_dim,
+        )
+
+    def _state_bytes(self, value: object) -> int:
+        """Of a token's entry in a state tensor; nothing of any other value."""
+        place = self._model.states.get(value.key) if isinstance(value, Constant) else None
+        if place is None:
+            return 0
+        return self._model.groups[place.group].spec.tensors[place.tensor].nbytes(self._kv_dtype)
+
+    def _moved_bytes(self, call: Call, dtype: torch.dtype) -> int:
+        """Of activations that it reads and writes for each row; what goes to a state is written too."""
+        op = CATALOGUE[call.op]
+        read = sum(self._width(value) for arg, value in zip(op.args, call.args, strict=True) if _is_activation(arg))
+        written = sum(
+            self._width(Value(name)) * self._program.dtypes[name].itemsize
+            for arg, name in zip(op.returns, call.results, strict=True)
+            if name is not None and not arg.state
+        )
+        only_writes = all(result.state for result in op.returns)
+        return (2 * read if only_writes else read) * dtype.itemsize + written
+
+    def _width(self, value: object) -> int:
+        return width(self._program.shapes[value.name]) if isinstance(value, Value) else 0
 
 
-def _given(model: ModelGraph, node: fx.Node, op: Op) -> Iterator[tuple[Arg, WeightSpec]]:
-    """The parameters that a node reads, with what the schema says of them."""
-    for arg, value in zip(op.args, node.args, strict=True):
-        if arg.weight and isinstance(value, fx.Node) and str(value.target) in model.weights:
-            yield arg, model.weights[str(value.target)]
-
-
-def _weights(model: ModelGraph, node: fx.Node, op: Op, dtype: torch.dtype) -> Asked:
-    if op.name in LOOKED_UP:
-        return Asked()
-    specs = [spec for _, spec in _given(model, node, op)]
-    matrices = [shape for shape in map(_matrix, specs) if shape]
-    return Asked(
+def _products(op: str, specs: list[WeightSpec], dtype: torch.dtype) -> OpWork:
+    if op in LOOKED_UP:
+        return OpWork()
+    matrices = [_matrix(spec) for spec in specs if _is_matrix(spec)]
+    return OpWork(
         weight_bytes=sum(spec.elements * spec.itemsize(dtype) for spec in specs),
         parameters=sum(map(math.prod, matrices)),
         matrices=len(matrices),
@@ -114,102 +146,19 @@ def _weights(model: ModelGraph, node: fx.Node, op: Op, dtype: torch.dtype) -> As
     )
 
 
-def _matrix(spec: WeightSpec) -> tuple[int, ...]:
-    """The shape of what each row is multiplied with, whatever it is held in; empty where that is no matrix."""
+def _is_matrix(spec: WeightSpec) -> bool:
     if spec.quantized is None:
-        return tuple(spec.shape) if len(spec.shape) == 2 else ()
-    return tuple(spec.quantized.shape) if spec.quantized.part.name == "weight" else ()
+        return len(spec.shape) == 2
+    return spec.quantized.part.name == "weight"
 
 
-def _held(model: ModelGraph, node: fx.Node, op: Op, dtype: torch.dtype) -> torch.dtype:
-    """The dtype of a node's matrices; the op's own where it has none."""
-    parts = [spec.quantized.part for _, spec in _given(model, node, op) if spec.quantized is not None]
-    return next((part.dtype for part in parts if part.name == "weight"), dtype)
+def _matrix(spec: WeightSpec) -> tuple[int, ...]:
+    """The shape of what each row is multiplied with, whatever it is held in."""
+    return spec.shape if spec.quantized is None else spec.quantized.shape
 
 
-class _Rows:
-    """How many elements for each row every value of a graph has, and which rows: all tokens, or those sampled."""
-
-    def __init__(self, model: ModelGraph, config: ModelConfig) -> None:
-        self._model = model
-        self._facts = {
-            "heads": config.num_heads,
-            "kv_heads": config.num_kv_heads,
-            "head_dim": config.head_dim,
-            "hidden": config.hidden_size,
-        }
-        self._widths: dict[fx.Node, Widths] = {}
-        self._sampled: set[fx.Node] = set()
-        for node in model.graph.nodes:
-            self._widths[node] = self._of(node)
-            if _name(node) == "select_rows" or self._sampled.intersection(node.all_input_nodes):
-                self._sampled.add(node)
-
-    def is_sampled(self, node: fx.Node) -> bool:
-        return node in self._sampled
-
-    def moved_bytes(self, node: fx.Node, op: Op, dtype: torch.dtype) -> int:
-        """Of activations that it reads and writes for each row; what goes to the cache is written too."""
-        read = sum(self._width(value) for arg, value in _activations(op, node))
-        sizes = [LOGITS_BYTES if result.dtype == "float32" else dtype.itemsize for result in op.returns]
-        written = sum(width * size for width, size in zip(self._widths[node], sizes, strict=True))
-        cached = read if op.mutated and not _attends(op) else 0
-        return (read + cached) * dtype.itemsize + written
-
-    def _width(self, value: Any) -> int:
-        return sum(self._widths[value]) if isinstance(value, fx.Node) else 0
-
-    def _of(self, node: fx.Node) -> Widths:
-        if isinstance(node.target, Op):
-            return tuple(self._result(node, node.target, result) for result in node.target.returns)
-        if node.op == "call_method":
-            return self._view(node)
-        if node.target is operator.getitem:
-            value, index = node.args
-            return (self._widths[value][index],)  # type: ignore[index]
-        return (0,)
-
-    def _view(self, node: fx.Node) -> Widths:
-        width = self._width(node.args[0])
-        if node.target == "split":
-            sizes: Sequence[int] = node.args[1]  # type: ignore[assignment]
-            return tuple(width * size // sum(sizes) for size in sizes)
-        if node.target == "chunk":
-            count: int = node.args[1]  # type: ignore[assignment]
-            return (width // count,) * count
-        return (width,)
-
-    def _result(self, node: fx.Node, op: Op, result: Arg) -> int:
-        """The product of the shape's dimensions but the first; an argument that has the same is as wide."""
-        if result.shape.startswith("[pages"):
-            return 0
-        for arg, value in _activations(op, node):
-            if _dimensions(arg)[1:] == _dimensions(result)[1:]:
-                return self._width(value)
-        sizes: Mapping[str, int] = {**self._facts, **self._sizes(node, op)}
-        return math.prod(sizes[name] for name in _dimensions(result)[1:])
-
-    def _sizes(self, node: fx.Node, op: Op) -> dict[str, int]:
-        """The dimensions that a node's parameters settle."""
-        found: dict[str, int] = {}
-        for arg, spec in _given(self._model, node, op):
-            pairs = zip(_dimensions(arg), spec.shape, strict=True)
-            found.update((name, size) for name, size in pairs if name.isidentifier())
-        return found
+def _is_activation(arg: Arg) -> bool:
+    return arg.dtype == "T" and bool(arg.shape) and not arg.weight and not arg.state
 
 
-def _activations(op: Op, node: fx.Node) -> Iterator[tuple[Arg, Any]]:
-    for arg, value in zip(op.args, node.args, strict=True):
-        if arg.dtype == "T" and not arg.weight and arg.shape and not arg.shape.startswith("[pages"):
-            yield arg, value
-
-
-def _dimensions(arg: Arg) -> list[str]:
-    return re.split(r", *", arg.shape.strip("[]"))
-
-
-def _name(node: fx.Node) -> str:
-    return node.target.name if isinstance(node.target, Op) else ""
-
-
-__all__ = ["LOGITS_BYTES", "Asked", "KernelUse", "name_of", "work_of"]
+__all__ = ["LOGITS_BYTES", "KernelUse", "OpWork", "name_of", "work_of"]

@@ -1,177 +1,161 @@
-"""Step 5: straight-line Python with kernels and weights bound. Knows names and lifetimes; knows no fusion."""
+"""Step 6: straight-line Python of a program, with kernels and constants bound and pieces called as one."""
 
 from __future__ import annotations
 
 import linecache
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx
 
-from anychip.graph.ir import INPUTS, ModelGraph, resolution
-from anychip_sdk.ops import CATALOGUE, Arg, Op
-from anychip_sdk.registry import KernelFunction, Resolution
+from anychip.graph.program import Pieces
+from anychip_sdk.program import Call, Constant, Program, StepInput, Value, bound_function
+from anychip_sdk.step import Step, StepLimits
 
-Forward = Callable[..., torch.Tensor]
-
-CACHES = ("k_cache", "v_cache")  # arguments that are the pool's
+Forward = Callable[[Step], torch.Tensor]
+Compiled = Callable[..., tuple[torch.Tensor, ...]]  #: the step and a piece's inputs in, its outputs out
 
 
 @dataclass(frozen=True)
 class Generated:
-    """The code of a step's forward and the function that it defines."""
+    """The code of a program and the function that it defines: the step and the program's inputs in, outputs out."""
 
     source: str
-    forward: Forward
+    function: Compiled
+
+    def logits(self, step: Step) -> torch.Tensor:
+        """The only output of a whole forward."""
+        [out] = self.function(step)
+        return out
 
 
-def weight_key(target: str, user: fx.Node) -> str:
-    """Under which name a user finds a weight: a kernel that prepares its weights has a value of its own."""
-    if isinstance(user.target, Op) and resolution(user).kernel.prepares_weight:
-        return f"{target}@{user.target.name}"
-    return target
-
-
-def generate(model: ModelGraph, values: Mapping[str, Any]) -> Generated:
-    """Compile the graph to a function of token_ids, positions, slots, batch and logit_rows.
+def generate(
+    program: Program,
+    values: Mapping[str, Any],
+    limits: StepLimits,
+    compiled: Mapping[tuple[int, int], Compiled] | None = None,
+) -> Generated:
+    """Compile a program to a function.
 
     Args:
-        model: a graph whose ops are all bound.
-        values: `weight_key` or buffer name -> what the kernel gets.
+        program: what becomes code.
+        values: constants by key.
+        limits: the most that any step holds.
+        compiled: (start, stop) of calls -> what runs in their place.
     """
-    writer = _Writer(values)
-    last_use = _last_uses(model.graph)
-    for node in model.graph.nodes:
-        writer.node(node, [dead for dead, user in last_use.items() if user is node])
-    source = "\n".join((f"def forward({', '.join(INPUTS)}):", *writer.lines, ""))
-    name = f"<anychip graph {id(model):x}>"
+    writer = _Writer(program, values, limits)
+    writer.write(compiled or {})
+    source = "\n".join((f"def forward({', '.join(('step', *program.inputs))}):", *writer.lines, ""))
+    name = f"<anychip program {id(program):x} {len(compiled or {})}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)  # tracebacks show the line
     exec(compile(source, name, "exec"), writer.namespace)
     return Generated(source, writer.namespace["forward"])
 
 
-def source_of(model: ModelGraph) -> str:
+def source_of(program: Program, pieces: Pieces) -> str:
     """The code alone, for people; nothing is loaded."""
-    return generate(model, {name: object() for name in (*model.weights, *model.buffers)}).source
+    writer = _Writer(program, {}, None)
+    writer.write(dict.fromkeys(pieces.spans, _not_compiled))
+    return "\n".join((f"def forward({', '.join(('step', *program.inputs))}):", *writer.lines, ""))
 
 
-def bound_function(bound: Resolution) -> KernelFunction:
-    """The kernel's function, with casts around it where the recipe computes the op in another dtype.
-
-    Arguments and results of the op's own dtype are cast. The caches are not: they have the pool's dtype whatever the
-    op's, and a cast copy would take what is to be written to them. Nor are weights that the kernel prepared: they were
-    cast before.
-    """
-    function, compute, out = bound.kernel.function, bound.compute_dtype, bound.key.dtype
-    if compute is None:
-        return function
-    op = CATALOGUE[bound.key.name]
-    is_prepared = bound.kernel.prepares_weight
-    takes = [_has_own_dtype(arg) and not (arg.weight and is_prepared) for arg in op.args]
-    gives = [_has_own_dtype(result) for result in op.returns]
-
-    def call(*args: Any) -> Any:
-        results = function(*(_cast(*pair, compute) for pair in zip(args, takes, strict=True)))
-        if isinstance(results, tuple):
-            return tuple(_cast(*pair, out) for pair in zip(results, gives, strict=True))
-        return _cast(results, gives[0], out)
-
-    return call
-
-
-def _has_own_dtype(arg: Arg) -> bool:
-    return arg.dtype == "T" and arg.name not in CACHES
-
-
-def _cast(value: Any, wanted: bool, dtype: torch.dtype) -> Any:
-    return value.to(dtype) if wanted and isinstance(value, torch.Tensor) else value
+def _not_compiled(*_: Any) -> tuple[torch.Tensor, ...]:
+    raise AssertionError("the code is only shown")
 
 
 class _Writer:
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    """Args:
+    limits: None where the code is only shown: nothing is bound then.
+    """
+
+    def __init__(self, program: Program, values: Mapping[str, Any], limits: StepLimits | None) -> None:
         self.lines: list[str] = []
         self.namespace: dict[str, Any] = {}
+        self._program = program
         self._values = values
-        self._constants: dict[int, str] = {}
+        self._limits = limits
+        self._names: dict[object, str] = {}
+        self._taken = {"step", *program.inputs, *program.shapes}
 
-    def node(self, node: fx.Node, dead: list[fx.Node]) -> None:
-        if node.op in ("placeholder", "get_attr"):
-            return
-        if node.op == "output":
-            self.lines.append(f"    return {self._argument(node.args[0], node)}")
-            return
-        if _is_item(node):
-            return  # its tuple was unpacked where it was made
-        args = [self._argument(arg, node) for arg in node.args]
-        self.lines.append(f"    {_target(node)} = {self._call(node, args)}" + _freed(node, dead))
+    def write(self, compiled: Mapping[tuple[int, int], Compiled]) -> None:
+        program, dying = self._program, self._program.last_reads()
+        starts = {start: (stop, function) for (start, stop), function in compiled.items()}
+        body = self.lines
+        number = 0
+        while number < len(program.calls):
+            if number in starts:
+                stop, function = starts[number]
+                line = self._piece(number, stop, function)
+            else:
+                stop, line = number + 1, self._call(program.calls[number])
+            made = {name for call in program.calls[number:stop] for name in call.makes}
+            dead = [name for one in range(number, stop) for name in dying.get(one, ())]
+            inner = made.difference(program.piece(number, stop).outputs) if stop - number > 1 else set()
+            body.append(f"    {line}{_freed([name for name in dead if name not in inner])}")
+            number = stop
+        preparations = [self._preparation(number) for number in sorted(self._used())]
+        self.lines = [*preparations, *body, f"    return {_tuple(program.outputs)}"]
 
-    def _call(self, node: fx.Node, args: list[str]) -> str:
-        if node.op == "call_method":
-            return f"{args[0]}.{node.target}({', '.join(args[1:])})"
-        if isinstance(node.target, Op):
-            bound = resolution(node)
-            function = self._constant(bound_function(bound), f"{node.target.name}_{bound.provider}", bound.kernel)
-            return f"{function}({', '.join(args)})"
-        message = f"{node.format_node()} is neither a catalogue op nor a view"
-        raise AssertionError(message)
+    def _used(self) -> set[int]:
+        return {int(key[1]) for key in self._names if isinstance(key, tuple) and key[0] == "prepared"}
 
-    def _argument(self, value: Any, user: fx.Node) -> str:
-        if isinstance(value, fx.Node):
-            if value.op != "get_attr":
-                return value.name
-            key = weight_key(str(value.target), user)
-            if key not in self._values:
-                key = str(value.target)  # buffers are never prepared
-            return self._constant(self._values[key], str(value.target), self._values[key])
-        if isinstance(value, (tuple, list)):
-            return "(" + "".join(self._argument(one, user) + ", " for one in value) + ")"
+    def _preparation(self, number: int) -> str:
+        preparation = self._program.preparations[number]
+        function = None if self._limits is None else preparation.bind(self._values, self._limits)
+        name = self._bind(("prepare", number), f"prepare_{number}", function)
+        return f"    prepared_{number} = {name}(step)"
+
+    def _piece(self, start: int, stop: int, function: Compiled) -> str:
+        piece = self._program.piece(start, stop)
+        name = self._bind(("piece", start), f"piece_{start}_{stop}", function)
+        return f"{_tuple(piece.outputs)} = {name}({', '.join(('step', *piece.inputs))})"
+
+    def _call(self, call: Call) -> str:
+        args = [self._argument(one) for one in call.args]
+        made = ", ".join(name or "_" for name in call.results)
+        if call.bound is None:
+            owner, *rest = args
+            text = f"{owner}[{rest[0]}]" if call.op == "item" else f"{owner}.{call.op}({', '.join(rest)})"
+            return f"{made} = {text}"
+        bound = call.bound
+        function = None if self._limits is None else bound_function(bound)
+        key = ("kernel", id(bound.kernel), bound.compute_dtype)
+        return f"{made} = {self._bind(key, f'{call.op}_{bound.provider}', function)}({', '.join(args)})"
+
+    def _argument(self, value: Any) -> str:
+        if isinstance(value, Value):
+            return value.name
+        if isinstance(value, StepInput):
+            if value.preparation is None:
+                return "step"
+            self._names[("prepared", value.preparation)] = f"prepared_{value.preparation}"
+            return f"prepared_{value.preparation}"
+        if isinstance(value, Constant):
+            return self._bind(("constant", value.key), value.key, self._values.get(value.key))
+        if isinstance(value, tuple):
+            return "(" + "".join(self._argument(one) + ", " for one in value) + ")"
         return repr(value)
 
-    def _constant(self, value: Any, hint: str, identity: object) -> str:
-        name = self._constants.get(id(identity))
-        if name is None:
+    def _bind(self, key: object, hint: str, value: Any) -> str:
+        """The name of something bound, made at its first use."""
+        if key not in self._names:
             stem = "".join(letter if letter.isalnum() else "_" for letter in hint)
-            name = stem
-            while name in self.namespace or name in INPUTS:
-                name = f"{stem}_{len(self.namespace)}"
-            self._constants[id(identity)] = name
+            name, number = stem, 0
+            while name in self.namespace or name in self._taken:
+                number += 1
+                name = f"{stem}_{number}"
+            self._names[key] = name
             self.namespace[name] = value
-        return name
+        return self._names[key]
 
 
-def _is_item(node: fx.Node) -> bool:
-    return node.target is operator.getitem
+def _tuple(names: tuple[str, ...]) -> str:
+    return "(" + "".join(f"{name}, " for name in names) + ")"
 
 
-def _target(node: fx.Node) -> str:
-    """What a call's result is assigned to: a name, or the names of a tuple's items, `_` for those nobody reads."""
-    items = {user.args[1]: user for user in node.users if _is_item(user)}
-    if not items:
-        return node.name
-    results = node.target.returns if isinstance(node.target, Op) else node.args[1]  # or split's sizes
-    width = len(results)  # type: ignore[arg-type]
-    read = {index: item.name for index, item in items.items() if item.users}
-    return ", ".join(read.get(index, "_") for index in range(width))
-
-
-def _freed(node: fx.Node, dead: list[fx.Node]) -> str:
-    names = [one.name for one in dead]
-    if not node.users:
-        names.append(node.name)
+def _freed(names: list[str]) -> str:
     return f"; del {', '.join(names)}" if names else ""
 
 
-def _last_uses(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
-    """Each computed value and the node behind which it is not needed any more."""
-    last: dict[fx.Node, fx.Node] = {}
-    for node in graph.nodes:
-        for value in node.all_input_nodes:
-            if value.op not in ("placeholder", "get_attr") and not _is_item(node):
-                last[value] = node
-    return last
-
-
-__all__ = ["Forward", "Generated", "bound_function", "generate", "source_of", "weight_key"]
+__all__ = ["Compiled", "Forward", "Generated", "generate", "source_of"]

@@ -23,7 +23,7 @@ def expand(model: ModelGraph) -> ModelGraph:
         else:
             values[node] = graph.node_copy(node, values.__getitem__)
     _share_attributes(graph)
-    return ModelGraph(graph, model.root, dict(model.weights), dict(model.buffers))
+    return model.with_graph(graph)
 
 
 def _inline(

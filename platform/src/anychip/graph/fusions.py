@@ -29,15 +29,15 @@ from anychip_sdk.ops import (
 #: Policies in the order in which they are applied.
 ORDER = ("mha", "ffn", "shared_experts", "qkv_proj", "gate_up_proj", "add_rms_norm", "qk_norm_rope", "silu_mul")
 
-ATTENTION_CONSTANTS = ("heads", "kv_heads", "head_dim", "scale", "window", "eps")
+ATTENTION_CONSTANTS = ("heads", "kv_heads", "head_dim", "scale", "window", "group", "eps")
 # fmt: off
 
 
-def _attend(q: Any, k: Any, v: Any, positions: Any, table: Any, k_cache: Any, v_cache: Any, slots: Any, batch: Any,
-            scale: Any, window: Any) -> Any:
-    q, k = rope(q, k, positions, table)
-    k_cache, v_cache = kv_write(k, v, k_cache, v_cache, slots)
-    return paged_attention(q, k_cache, v_cache, batch, scale, window)
+def _attend(q: Any, k: Any, v: Any, step: Any, table: Any, k_cache: Any, v_cache: Any, scale: Any, window: Any,
+            group: Any) -> Any:
+    q, k = rope(q, k, step, table)
+    k_cache, v_cache = kv_write(k, v, k_cache, v_cache, step, group)
+    return paged_attention(q, k_cache, v_cache, step, scale, window, group)
 
 
 def _project(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, heads: Any, kv_heads: Any,
@@ -53,66 +53,66 @@ def _project_once(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, 
     return q.view(-1, heads, head_dim), k.view(-1, kv_heads, head_dim), v.view(-1, kv_heads, head_dim)
 
 
-def _attention_plain(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, positions: Any, table: Any,
-                     k_cache: Any, v_cache: Any, slots: Any, batch: Any, heads: Any, kv_heads: Any, head_dim: Any,
-                     scale: Any, window: Any) -> Any:
+def _attention_plain(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, step: Any, table: Any,
+                     k_cache: Any, v_cache: Any, heads: Any, kv_heads: Any, head_dim: Any, scale: Any, window: Any,
+                     group: Any) -> Any:
     q, k, v = _project(x, wq, wk, wv, bq, bk, bv, heads, kv_heads, head_dim)
-    return _attend(q, k, v, positions, table, k_cache, v_cache, slots, batch, scale, window)
+    return _attend(q, k, v, step, table, k_cache, v_cache, scale, window, group)
 
 
-def _attention_plain_once(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, positions: Any, table: Any,
-                          k_cache: Any, v_cache: Any, slots: Any, batch: Any, heads: Any, kv_heads: Any,
-                          head_dim: Any, scale: Any, window: Any) -> Any:
+def _attention_plain_once(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, step: Any, table: Any,
+                          k_cache: Any, v_cache: Any, heads: Any, kv_heads: Any, head_dim: Any, scale: Any,
+                          window: Any, group: Any) -> Any:
     q, k, v = _project_once(x, wq, wk, wv, bq, bk, bv, heads, kv_heads, head_dim)
-    return _attend(q, k, v, positions, table, k_cache, v_cache, slots, batch, scale, window)
+    return _attend(q, k, v, step, table, k_cache, v_cache, scale, window, group)
 
 
 def _attention_normed(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, nq: Any, nk: Any, eps: Any,
-                      positions: Any, table: Any, k_cache: Any, v_cache: Any, slots: Any, batch: Any, heads: Any,
-                      kv_heads: Any, head_dim: Any, scale: Any, window: Any) -> Any:
+                      step: Any, table: Any, k_cache: Any, v_cache: Any, heads: Any, kv_heads: Any, head_dim: Any,
+                      scale: Any, window: Any, group: Any) -> Any:
     q, k, v = _project(x, wq, wk, wv, bq, bk, bv, heads, kv_heads, head_dim)
     q, k = rms_norm(q, nq, eps), rms_norm(k, nk, eps)
-    return _attend(q, k, v, positions, table, k_cache, v_cache, slots, batch, scale, window)
+    return _attend(q, k, v, step, table, k_cache, v_cache, scale, window, group)
 
 
 def _attention_normed_once(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, nq: Any, nk: Any, eps: Any,
-                           positions: Any, table: Any, k_cache: Any, v_cache: Any, slots: Any, batch: Any,
-                           heads: Any, kv_heads: Any, head_dim: Any, scale: Any, window: Any) -> Any:
+                           step: Any, table: Any, k_cache: Any, v_cache: Any, heads: Any, kv_heads: Any,
+                           head_dim: Any, scale: Any, window: Any, group: Any) -> Any:
     q, k, v = _project_once(x, wq, wk, wv, bq, bk, bv, heads, kv_heads, head_dim)
     q, k = rms_norm(q, nq, eps), rms_norm(k, nk, eps)
-    return _attend(q, k, v, positions, table, k_cache, v_cache, slots, batch, scale, window)
+    return _attend(q, k, v, step, table, k_cache, v_cache, scale, window, group)
 
 
-def _block_plain(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, positions: Any, table: Any,
-                 k_cache: Any, v_cache: Any, slots: Any, batch: Any, heads: Any, kv_heads: Any, head_dim: Any,
-                 scale: Any, window: Any, wo: Any, bo: Any) -> Any:
-    mixed = _attention_plain(x, wq, wk, wv, bq, bk, bv, positions, table, k_cache, v_cache, slots, batch,
-                             heads, kv_heads, head_dim, scale, window)
+def _block_plain(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, step: Any, table: Any, k_cache: Any,
+                 v_cache: Any, heads: Any, kv_heads: Any, head_dim: Any, scale: Any, window: Any, group: Any, wo: Any,
+                 bo: Any) -> Any:
+    mixed = _attention_plain(x, wq, wk, wv, bq, bk, bv, step, table, k_cache, v_cache, heads, kv_heads, head_dim,
+                             scale, window, group)
     return linear(mixed.flatten(1), wo, bo)
 
 
-def _block_plain_mha(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, positions: Any, table: Any,
-                     k_cache: Any, v_cache: Any, slots: Any, batch: Any, heads: Any, kv_heads: Any, head_dim: Any,
-                     scale: Any, window: Any, wo: Any, bo: Any) -> Any:
+def _block_plain_mha(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, step: Any, table: Any,
+                     k_cache: Any, v_cache: Any, heads: Any, kv_heads: Any, head_dim: Any, scale: Any, window: Any,
+                     group: Any, wo: Any, bo: Any) -> Any:
     # without q and k weights the norm's eps is never read
-    out, _, _ = mha(x, positions, concat_rows(wq, wk, wv), concat_rows(bq, bk, bv), None, None, 0.0, table,
-                    k_cache, v_cache, slots, batch, wo, bo, heads, scale, window)
+    out, _, _ = mha(x, concat_rows(wq, wk, wv), concat_rows(bq, bk, bv), None, None, 0.0, table, k_cache, v_cache,
+                    step, wo, bo, heads, scale, window, group)
     return out
 
 
 def _block_normed(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, nq: Any, nk: Any, eps: Any,
-                  positions: Any, table: Any, k_cache: Any, v_cache: Any, slots: Any, batch: Any, heads: Any,
-                  kv_heads: Any, head_dim: Any, scale: Any, window: Any, wo: Any, bo: Any) -> Any:
-    mixed = _attention_normed(x, wq, wk, wv, bq, bk, bv, nq, nk, eps, positions, table, k_cache, v_cache, slots,
-                              batch, heads, kv_heads, head_dim, scale, window)
+                  step: Any, table: Any, k_cache: Any, v_cache: Any, heads: Any, kv_heads: Any, head_dim: Any,
+                  scale: Any, window: Any, group: Any, wo: Any, bo: Any) -> Any:
+    mixed = _attention_normed(x, wq, wk, wv, bq, bk, bv, nq, nk, eps, step, table, k_cache, v_cache, heads, kv_heads,
+                              head_dim, scale, window, group)
     return linear(mixed.flatten(1), wo, bo)
 
 
 def _block_normed_mha(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, nq: Any, nk: Any, eps: Any,
-                      positions: Any, table: Any, k_cache: Any, v_cache: Any, slots: Any, batch: Any, heads: Any,
-                      kv_heads: Any, head_dim: Any, scale: Any, window: Any, wo: Any, bo: Any) -> Any:
-    out, _, _ = mha(x, positions, concat_rows(wq, wk, wv), concat_rows(bq, bk, bv), nq, nk, eps, table,
-                    k_cache, v_cache, slots, batch, wo, bo, heads, scale, window)
+                      step: Any, table: Any, k_cache: Any, v_cache: Any, heads: Any, kv_heads: Any, head_dim: Any,
+                      scale: Any, window: Any, group: Any, wo: Any, bo: Any) -> Any:
+    out, _, _ = mha(x, concat_rows(wq, wk, wv), concat_rows(bq, bk, bv), nq, nk, eps, table, k_cache, v_cache, step,
+                    wo, bo, heads, scale, window, group)
     return out
 
 
@@ -153,13 +153,13 @@ def _sum_and_norm(x: Any, y: Any, weight: Any, eps: Any) -> Any:
     return normed, total
 
 
-def _norms_then_rope(q: Any, k: Any, nq: Any, nk: Any, eps: Any, positions: Any, table: Any) -> Any:
-    q, k = rope(rms_norm(q, nq, eps), rms_norm(k, nk, eps), positions, table)
+def _norms_then_rope(q: Any, k: Any, nq: Any, nk: Any, eps: Any, step: Any, table: Any) -> Any:
+    q, k = rope(rms_norm(q, nq, eps), rms_norm(k, nk, eps), step, table)
     return q, k
 
 
-def _norms_and_rope(q: Any, k: Any, nq: Any, nk: Any, eps: Any, positions: Any, table: Any) -> Any:
-    q, k = qk_norm_rope(q, k, nq, nk, eps, positions, table)
+def _norms_and_rope(q: Any, k: Any, nq: Any, nk: Any, eps: Any, step: Any, table: Any) -> Any:
+    q, k = qk_norm_rope(q, k, nq, nk, eps, step, table)
     return q, k
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
+from anychip.models.state import Table
 from anychip.weights.schemes import Part, Scheme
 from anychip_sdk.ops import Op
-from anychip_sdk.registry import Resolution
+from anychip_sdk.registry import Fact, Resolution
+from anychip_sdk.state import StateGroup
 
-INPUTS = ("token_ids", "positions", "slots", "batch", "logit_rows")
-RESOLUTION = "resolution"  # key of node.meta
+RESOLUTION = "resolution"  # keys of node.meta
+FACTS = "facts"
 
 
 @dataclass(frozen=True)
@@ -45,21 +47,37 @@ class WeightSpec:
         return (self.quantized.part.dtype if self.quantized else dtype).itemsize
 
 
+class StatePlace(NamedTuple):
+    """Which tensor of the pool a buffer is."""
+
+    group: int
+    layer: int
+    tensor: int
+
+
 @dataclass
 class ModelGraph:
-    """A graph under rewriting.
+    """A graph under rewriting. Its one placeholder is the step.
 
     Attributes:
-        graph: nodes are placeholders, get_attr, catalogue ops, views (methods and getitem) and the output;
+        graph: nodes are the placeholder, get_attr, catalogue ops, views (methods and getitem) and the output;
             before `expand` also calls of modules.
         weights: get_attr target -> spec, for parameters.
-        buffers: get_attr target -> meta tensor, for what the engine binds (caches, rope table).
+        groups: the states that the model keeps.
+        states: get_attr target -> the state tensor that the engine binds to it.
+        tables: get_attr target -> the module that computes it.
     """
 
     graph: fx.Graph
     root: torch.nn.Module
     weights: dict[str, WeightSpec] = field(default_factory=dict)
-    buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+    groups: tuple[StateGroup, ...] = ()
+    states: Mapping[str, StatePlace] = field(default_factory=dict)
+    tables: Mapping[str, Table] = field(default_factory=dict)
+
+    def with_graph(self, graph: fx.Graph) -> ModelGraph:
+        """Another graph over the same parameters and buffers."""
+        return replace(self, graph=graph, weights=dict(self.weights))
 
     def op_nodes(self) -> Iterator[tuple[fx.Node, Op]]:
         """The nodes that compute, with their ops, in order."""
@@ -86,6 +104,12 @@ def resolution(node: fx.Node) -> Resolution:
 def argument(node: fx.Node, op: Op, name: str) -> Any:
     """An op node's argument by the schema's name; nodes hold all arguments positionally."""
     return node.args[[arg.name for arg in op.args].index(name)]
+
+
+def plain_arguments(node: fx.Node, op: Op) -> dict[str, Fact]:
+    """An op node's numbers and absent arguments by the schema's names."""
+    named = zip(op.args, node.args, strict=True)
+    return {arg.name: value for arg, value in named if value is None or isinstance(value, (int, float, str, bool))}
 
 
 def as_text(model: ModelGraph) -> str:
@@ -124,20 +148,22 @@ def _value(value: object) -> str:
 
 
 def shape_of(model: ModelGraph, node: fx.Node) -> tuple[int, ...]:
-    """The shape of a parameter or buffer node."""
+    """The shape of a parameter or buffer node; a state's begins with ones for what the pool decides."""
     target = str(node.target)
     spec = model.weights.get(target)
-    return spec.shape if spec is not None else tuple(model.buffers[target].shape)
+    return tuple(model.root.get_buffer(target).shape) if spec is None else spec.shape
 
 
 __all__ = [
-    "INPUTS",
+    "FACTS",
     "RESOLUTION",
     "ModelGraph",
     "QuantizedPart",
+    "StatePlace",
     "WeightSpec",
     "argument",
     "as_text",
+    "plain_arguments",
     "resolution",
     "shape_of",
 ]

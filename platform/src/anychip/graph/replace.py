@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from anychip.graph.ir import RESOLUTION, ModelGraph, argument, shape_of
+from anychip.graph.ir import FACTS, RESOLUTION, ModelGraph, argument, plain_arguments, shape_of
 from anychip_sdk.errors import KernelMissing
 from anychip_sdk.ops import Op
 from anychip_sdk.ops.facts import product_facts
@@ -21,7 +21,7 @@ class Binding:
 
     registry: OpRegistry
     dtype: torch.dtype
-    facts: Mapping[str, Fact]  #: heads, kv_heads, head_dim, page_size, kv_dtype, kv_axes, index_dtype ...
+    facts: Mapping[str, Fact]  #: heads, kv_heads, head_dim, page_size, kv_dtype ...
     overrides: tuple[Override, ...] = ()
     fallback_allowed: bool = True
 
@@ -61,7 +61,7 @@ def refuse(problems: Mapping[str, str]) -> None:
 
 def bind(model: ModelGraph, node: fx.Node, op: Op, binding: Binding) -> str | None:
     """Bind one node; returns what is wrong, if anything is."""
-    facts = node_facts(model, node, op, binding)
+    facts = node.meta[FACTS] = node_facts(model, node, op, binding)
     found = binding.resolve(op, facts)
     return settle(node.meta, op, found, facts, binding)
 
@@ -90,10 +90,7 @@ def node_facts(model: ModelGraph, node: fx.Node, op: Op, binding: Binding) -> di
 
     A product has its weight's facts; plain arguments (eps, scale, window ...) go by their names.
     """
-    facts: dict[str, Fact] = dict(binding.facts)
-    for arg, value in zip(op.args, node.args, strict=True):
-        if isinstance(value, (int, float, str, bool)) or value is None:
-            facts[arg.name] = value
+    facts = {**binding.facts, "dtype": dtype_name(binding.compute_dtype(op.name)), **plain_arguments(node, op)}
     given = zip(op.weights, (argument(node, op, name) for name in op.weights), strict=True)
     shapes = {name: shape_of(model, value) for name, value in given if isinstance(value, fx.Node)}
     return {**facts, **product_facts(op, shapes)}

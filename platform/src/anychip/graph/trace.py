@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from anychip.graph.ir import ModelGraph, WeightSpec
+from anychip.graph.ir import ModelGraph, StatePlace, WeightSpec
 from anychip.models.attention import Attention
 from anychip.models.layers import Embedding, Linear, LMHead, RMSNorm
 from anychip.models.mlp import GatedMLP
+from anychip.models.state import State, Table
 from anychip_sdk.ops import Op
+from anychip_sdk.state import grouped
 
 BLOCKS = (Attention, Embedding, GatedMLP, Linear, LMHead, RMSNorm)
 
@@ -40,7 +42,15 @@ def trace(model: nn.Module) -> ModelGraph:
     """The model as calls of its building blocks."""
     graph = OpTracer(BLOCKS).trace(model)
     weights = {name: WeightSpec(name, tuple(parameter.shape), (name,)) for name, parameter in model.named_parameters()}
-    return ModelGraph(graph, model, weights, dict(model.named_buffers()))
+    kept = [(name, module) for name, module in model.named_modules() if isinstance(module, State)]
+    groups, places = grouped([module.spec for _, module in kept])
+    states = {
+        f"{name}.{tensor.name}": StatePlace(*place, index)
+        for (name, module), place in zip(kept, places, strict=True)
+        for index, tensor in enumerate(module.spec.tensors)
+    }
+    tables = {f"{name}.table": module for name, module in model.named_modules() if isinstance(module, Table)}
+    return ModelGraph(graph, model, weights, groups, states, tables)
 
 
 def canonical_names(model: nn.Module) -> Mapping[int, str]:

@@ -13,17 +13,21 @@ from typing import Any
 
 import torch
 
-from anychip.graph.codegen import generate, weight_key
-from anychip.graph.ir import ModelGraph, resolution
+from anychip.graph.codegen import generate
+from anychip.graph.ir import ModelGraph
+from anychip.graph.program import program_of, weight_uses
 from anychip_sdk.device import Device
 from anychip_sdk.hooks import PreparedWeight
-from anychip_sdk.kv import KVPool
-from anychip_sdk.ops import AttentionBatch, Op
+from anychip_sdk.kv import KVPool, PoolSpec
+from anychip_sdk.state import StateGroup, bytes_per_slot, bytes_per_token
+from anychip_sdk.step import Paged, Slots, Step
 
 MARGIN = 4.0  #: how much further from the truth than the unfused graph
 ROUNDINGS = 8.0  #: and so many units of the dtype's precision
+ROWS, PAGES = 2, 16  #: of the step that is run; enough for nine tokens with a page each
 
 Prepare = Callable[[str, torch.Tensor, str], PreparedWeight]
+MakePool = Callable[[Sequence[StateGroup]], KVPool]
 
 
 @dataclass(frozen=True)
@@ -40,15 +44,20 @@ class Verdict:
 
 
 class LayerRun:
-    """Runs graphs of one layer on a device, each on a pool of its own."""
+    """Runs graphs of one layer on a device, each on a pool of its own.
 
-    def __init__(
-        self, device: Device, prepare: Prepare, buffers: Mapping[str, Any], make_pool: Callable[[], KVPool]
-    ) -> None:
+    Args:
+        device: that everything runs on.
+        prepare: a weight's form for a kernel: name, tensor and op in.
+        make_pool: a pool for a graph's groups of states.
+        positions: that tables are computed for.
+    """
+
+    def __init__(self, device: Device, prepare: Prepare, make_pool: MakePool, positions: int) -> None:
         self._device = device
         self._prepare = prepare
-        self._buffers = dict(buffers)
         self._make_pool = make_pool
+        self._positions = positions
 
     def __call__(
         self, model: ModelGraph, dtype: torch.dtype, sources: Mapping[str, torch.Tensor]
@@ -57,47 +66,48 @@ class LayerRun:
 
         Args:
             model: all its ops are bound.
-            dtype: that weights and caches are used in.
+            dtype: that weights and states are used in.
             sources: the checkpoint's tensors by name.
         """
-        pool = self._make_pool()
+        pool = self._make_pool(model.groups)
         try:
-            generated = generate(model, self.values(model, dtype, sources, pool))
+            step = step_of(pool, self._device)
+            generated = generate(program_of(model), self.values(model, dtype, sources, pool), step.limits())
             with torch.inference_mode():
-                out: Any = generated.forward(*step_inputs(pool, self._device))
+                out = generated.function(step)
             self._device.synchronize()
-            return tuple(one.cpu() for one in (out if isinstance(out, tuple) else (out,)))
+            return tuple(one.cpu() for one in out)
         finally:
             pool.close()
 
     def values(
         self, model: ModelGraph, dtype: torch.dtype, sources: Mapping[str, torch.Tensor], pool: KVPool
     ) -> dict[str, Any]:
-        """What `generate` binds: weights and buffers."""
-        return {**self._weights(model, dtype, sources), **self._bound_buffers(model, pool, dtype)}
-
-    def _bound_buffers(self, model: ModelGraph, pool: KVPool, dtype: torch.dtype) -> dict[str, Any]:
-        keys, values = (cache.zero_() for cache in pool.layer(0))  # the earlier tokens' place: a pool may hold anything
-        if dtype.itemsize > keys.dtype.itemsize:  # the truth is computed on caches of its own precision
-            keys, values = torch.zeros_like(keys, dtype=dtype), torch.zeros_like(values, dtype=dtype)
-        caches = {"k_cache": keys, "v_cache": values}
-        return {name: caches.get(name.rpartition(".")[2], self._buffers.get(name)) for name in model.buffers}
+        """What `generate` binds: weights, states and tables."""
+        where = self._device.torch_device
+        tables = {name: table.compute(self._positions).to(where) for name, table in model.tables.items()}
+        return {**self._weights(model, dtype, sources), **_states(model, pool, dtype), **tables}
 
     def _weights(self, model: ModelGraph, dtype: torch.dtype, sources: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        plain: dict[str, torch.Tensor] = {}
         found: dict[str, Any] = {}
-        for node in model.graph.nodes:
-            if node.op != "get_attr" or node.target not in model.weights:
-                continue
-            spec = model.weights[str(node.target)]
-            joined = torch.cat([sources[source] for source in spec.sources])
-            plain = joined.to(device=self._device.torch_device, dtype=dtype)
-            for user in node.users:
-                key = weight_key(spec.name, user)
-                prepared = isinstance(user.target, Op) and resolution(user).kernel.prepares_weight
-                if key not in found:
-                    name = user.target.name if isinstance(user.target, Op) else ""
-                    found[key] = self._prepare(spec.name, plain, name).value if prepared else plain
+        for use in weight_uses(model):
+            name = use.spec.name
+            if name not in plain:
+                joined = torch.cat([sources[source] for source in use.spec.sources])
+                plain[name] = joined.to(device=self._device.torch_device, dtype=dtype)
+            found[use.key] = self._prepare(name, plain[name], use.op).value if use.is_prepared else plain[name]
         return found
+
+
+def _states(model: ModelGraph, pool: KVPool, dtype: torch.dtype) -> dict[str, Any]:
+    """The pool's tensors, zeroed; wider ones of their own where the truth is computed."""
+    found = {}
+    for name, (group, layer, index) in model.states.items():
+        tensor = pool.tensors(group, layer)[index].zero_()  # the earlier tokens' place: a pool may hold anything
+        wide = tensor.is_floating_point() and dtype.itemsize > tensor.itemsize
+        found[name] = torch.zeros_like(tensor, dtype=dtype) if wide else tensor
+    return found
 
 
 class Verifier:
@@ -109,11 +119,11 @@ class Verifier:
         truth: ModelGraph,
         device: Device,
         prepare: Prepare,
-        buffers: Mapping[str, Any],
-        make_pool: Callable[[], KVPool],
+        make_pool: MakePool,
         dtype: torch.dtype,
+        positions: int,
     ) -> None:
-        self._run = LayerRun(device, prepare, buffers, make_pool)
+        self._run = LayerRun(device, prepare, make_pool, positions)
         self._dtype = dtype
         self._sources = random_weights(unfused, dtype)
         [self._truth] = self._run(truth, torch.promote_types(dtype, torch.float32), self._sources)
@@ -145,8 +155,19 @@ def random_weights(model: ModelGraph, dtype: torch.dtype) -> dict[str, torch.Ten
     return found
 
 
-def step_inputs(pool: KVPool, device: Device, first_token: int = 3) -> tuple[Any, ...]:
-    """A decode row over three earlier tokens and a prefill row of five, the earlier tokens' keys being zero."""
+def small_pool(groups: Sequence[StateGroup], dtype: torch.dtype, page_size: int) -> PoolSpec:
+    """What `step_of` needs: a page for each of its nine tokens at most, and a slot for each row."""
+    slots = ROWS if any(group.spec.kind == "slot" for group in groups) else 0
+    token_bytes, slot_bytes = bytes_per_token(groups, dtype), bytes_per_slot(groups, dtype)
+    budget = PAGES * page_size * token_bytes + slots * slot_bytes
+    return PoolSpec(tuple(groups), dtype, budget, page_size, PAGES, slots)
+
+
+def step_of(pool: KVPool, device: Device, first_token: int = 3) -> Step:
+    """A decode row over three earlier tokens and a prefill row of five, the earlier tokens' entries being zero.
+
+    Its pages are the pool's: free them with `free_step` where the pool is used again.
+    """
     page_size = pool.layout.page_size
     lengths, contexts = (1, 5), (4, 5)
     table = [pool.alloc(-(-context // page_size)) for context in contexts]
@@ -156,21 +177,42 @@ def step_inputs(pool: KVPool, device: Device, first_token: int = 3) -> tuple[Any
         for at in range(context - length, context):
             positions.append(at)
             slots.append(pages[at // page_size] * page_size + at % page_size)
-    where = device.torch_device
-    batch = AttentionBatch(
-        query_start=torch.tensor([0, 1, 6], dtype=torch.int32, device=where),
-        context_lens=torch.tensor(contexts, dtype=torch.int32, device=where),
-        page_table=torch.tensor([[*pages, *[0] * (width - len(pages))] for pages in table], dtype=torch.int32).to(
-            where
-        ),
-        slots=torch.tensor(slots, device=where),
+    padded = [[*pages, *[0] * (width - len(pages))] for pages in table]
+    paged = Paged(torch.tensor(padded, dtype=torch.int32), torch.tensor(slots))
+    slotted = Slots(torch.arange(len(lengths)))
+    return Step(
+        token_ids=torch.arange(first_token, first_token + 6),
+        positions=torch.tensor(positions),
+        query_start=torch.tensor([0, 1, 6], dtype=torch.int32),
+        context_lens=torch.tensor(contexts, dtype=torch.int32),
+        logit_rows=torch.arange(6),
+        groups=tuple(paged if group.spec.kind == "paged" else slotted for group in pool.groups),
         page_size=page_size,
         decode_rows=1,
         query_lens_host=lengths,
         context_lens_host=contexts,
-    )
-    tokens = torch.arange(first_token, first_token + 6, device=where)
-    return tokens, torch.tensor(positions, device=where), batch.slots, batch, torch.arange(6, device=where)
+    ).to(device.torch_device)
 
 
-__all__ = ["MARGIN", "ROUNDINGS", "LayerRun", "Verdict", "Verifier", "random_weights", "step_inputs"]
+def free_step(pool: KVPool, step: Step) -> None:
+    """Give the pages of `step_of` back."""
+    size = step.page_size
+    for entry in step.groups:
+        if isinstance(entry, Paged):
+            used = [-(-context // size) for context in step.context_lens_host]
+            pool.free([page for row, count in enumerate(used) for page in entry.page_table[row, :count].tolist()])
+            return
+
+
+__all__ = [
+    "MARGIN",
+    "ROUNDINGS",
+    "LayerRun",
+    "MakePool",
+    "Verdict",
+    "Verifier",
+    "free_step",
+    "random_weights",
+    "small_pool",
+    "step_of",
+]

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from anychip.forecast.costs import CHOICE
-from anychip.graph.codegen import Forward
-from anychip.graph.ir import RESOLUTION, resolution
+from anychip.graph.codegen import Compiled
 from anychip.plan.plan import Plan
 from anychip_sdk.device import Device
 from anychip_sdk.registry import Kernel, Resolution
+from anychip_sdk.step import Step
 
 KernelId = tuple[str, str]  #: op, provider/kernel
 
@@ -24,17 +24,20 @@ class KernelClock:
 
     Attributes:
         taken_s: by each kernel since it was last cleared.
-        plan: with those kernels; its graph is the same object as before, changed.
+        plan: with those kernels.
     """
 
     def __init__(self, plan: Plan, device: Device) -> None:
         self.taken_s: dict[KernelId, float] = {}
         self._device = device
         self._timed: dict[int, Kernel] = {}
-        for node, _ in plan.graph.op_nodes():
-            node.meta[RESOLUTION] = self._resolution(resolution(node))
+        calls = tuple(
+            call if call.bound is None else replace(call, bound=self._resolution(call.bound))
+            for call in plan.program.calls
+        )
         choice = {CHOICE: self._resolution(plan.engine_ops[CHOICE])}
-        self.plan = replace(plan, engine_ops={**plan.engine_ops, **choice})
+        program = replace(plan.program, calls=calls)
+        self.plan = replace(plan, program=program, engine_ops={**plan.engine_ops, **choice})
 
     def _resolution(self, bound: Resolution) -> Resolution:
         kernel = bound.kernel
@@ -57,32 +60,32 @@ class KernelClock:
 
 
 class WholeClock:
-    """A compiled graph that tells its time, and whether it left a step to the generated Python.
+    """A compiled forward that tells its time, and whether it left a step to the generated Python.
 
     Attributes:
         taken_s: by the last step.
-        was_left: the last step was not the compiled graph's own.
+        was_left: the last step was not the compiled forward's own.
     """
 
-    def __init__(self, generated: Forward, device: Device) -> None:
+    def __init__(self, generated: Compiled, device: Device) -> None:
         self.taken_s = 0.0
         self.was_left = False
         self._generated = generated
         self._device = device
-        self._compiled: Forward = generated
+        self._compiled = generated
 
-    def watch(self, compiled: Forward) -> None:
+    def watch(self, compiled: Compiled) -> None:
         self._compiled = compiled
 
-    def generated(self, *inputs: Any) -> torch.Tensor:
+    def generated(self, step: Step) -> tuple[torch.Tensor, ...]:
         """What the compiler is given as the generated Python."""
         self.was_left = True
-        return self._generated(*inputs)
+        return self._generated(step)
 
-    def __call__(self, *inputs: Any) -> torch.Tensor:
+    def __call__(self, step: Step) -> torch.Tensor:
         self.was_left = False
         began_s = time.perf_counter()
-        result = self._compiled(*inputs)
+        [result] = self._compiled(step)
         self._device.synchronize()
         self.taken_s = time.perf_counter() - began_s
         return result

@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from anychip.forecast.costs import Step, costs_of, sum_of, work_in
+from anychip.engine.loader import step_limits
+from anychip.forecast.costs import StepShape, costs_of, sum_of, work_in
 from anychip.graph.codegen import generate
 from anychip.graph.fusions import ORDER
 from anychip.graph.quantize import WHOLE_BLOCKS
 from anychip.measure.fit import Sample
 from anychip.measure.kernel_clock import KernelClock, KernelId
 from anychip.measure.memory_speed import MemoryClock
-from anychip.measure.observed import Beside, Observed, Seen
+from anychip.measure.observed import Observed, Overhead, StepSample
 from anychip.measure.random_model import load_random, plan_random
 from anychip.measure.rehearsal import Rehearsal, tokens_held
 from anychip.plan.plan import Plan
@@ -58,8 +59,15 @@ _WIDE = {
     "num_key_value_heads": 8,
     "head_dim": 128,
 }
-FEW = (Step(1, 64), Step(4, 64), Step(16, 64), Step(32, 256), Step(64, 64), Step(0, prompt=CHUNK))
-LONG = (Step(1, 2048), Step(8, 2048), Step(2, 8192), Step(0, prompt=CHUNK, start=2048))
+FEW = (
+    StepShape(1, 64),
+    StepShape(4, 64),
+    StepShape(16, 64),
+    StepShape(32, 256),
+    StepShape(64, 64),
+    StepShape(0, prompt=CHUNK),
+)
+LONG = (StepShape(1, 2048), StepShape(8, 2048), StepShape(2, 8192), StepShape(0, prompt=CHUNK, start=2048))
 QUANTIZATIONS = ("none", "int8", "int4")
 POLICIES: Mapping[str, str | list[str]] = {
     "all fusions": "auto",
@@ -79,7 +87,7 @@ class _Planned(NamedTuple):
 
     what: str
     plan: Plan
-    steps: Sequence[Step]
+    steps: Sequence[StepShape]
 
 
 def measure(backend: Backend, device: DeviceInfo, threads: int | None, report: Report) -> list[Speeds]:
@@ -151,7 +159,7 @@ def _recipe(
 class _Watched:
     """What the steps took that counted, and what kernels took in each of them."""
 
-    real: Step
+    real: StepShape
     steps_s: list[float] = field(default_factory=list)
     kernels_s: list[dict[KernelId, float]] = field(default_factory=list)
 
@@ -175,13 +183,13 @@ class _Run:
         model = load_random(plan, backend, device)
         self._pool, self._whole = model.generated.pool, model.whole
         self._clock = KernelClock(plan, device)
-        timed = generate(self._clock.plan.graph, model.values).forward
+        timed = generate(self._clock.plan.program, model.values, step_limits(plan, device)).logits
         self._timed = Rehearsal(replace(model.generated, plan=self._clock.plan, forward=timed))
         self._untimed = Rehearsal(model.generated)
         if model.whole is not None:
             self._compiled = Rehearsal(replace(model.generated, plan=self._clock.plan, forward=model.whole))
 
-    def watch(self, step: Step, memory: MemoryClock) -> Seen:
+    def watch(self, step: StepShape, memory: MemoryClock) -> StepSample:
         """Some steps like that."""
         steady = memory.steadily(
             lambda: (self._watched(self._timed, step), self._watched(self._untimed, step), self._as_a_whole(step))
@@ -193,20 +201,20 @@ class _Run:
             kernels[self._costs.compiled_name] = Sample(self._costs.whole(whole.real), whole.of(WHOLE))
             calls, beside_s, step_s = 0, whole.step_s - whole.of_all_s, whole.step_s
             ops = frozenset(self._costs.graph_ops)
-        beside = Beside(step.samples, calls, beside_s, step_s) if step.decodes else None
-        return Seen(steady.memory_bytes_per_s, kernels, beside, step.tokens, ops)
+        beside = Overhead(step.samples, calls, beside_s, step_s) if step.decodes else None
+        return StepSample(steady.memory_bytes_per_s, kernels, beside, step.tokens, ops)
 
     def close(self) -> None:
         self._pool.close()
 
-    def _watched(self, rehearsal: Rehearsal, step: Step) -> _Watched:
+    def _watched(self, rehearsal: Rehearsal, step: StepShape) -> _Watched:
         watched = _Watched(step)
         for watched.real, step_s in self._counted(rehearsal, step):
             watched.steps_s.append(step_s)
             watched.kernels_s.append(dict(self._clock.taken_s))
         return watched
 
-    def _as_a_whole(self, step: Step) -> _Watched | None:
+    def _as_a_whole(self, step: StepShape) -> _Watched | None:
         """None where the backend compiles nothing, or leaves such steps to the generated Python."""
         if self._whole is None:
             return None
@@ -216,7 +224,7 @@ class _Run:
             watched.kernels_s.append({**self._clock.taken_s, WHOLE: self._whole.taken_s})
         return None if self._whole.was_left else watched
 
-    def _counted(self, rehearsal: Rehearsal, step: Step) -> Iterator[tuple[Step, float]]:
+    def _counted(self, rehearsal: Rehearsal, step: StepShape) -> Iterator[tuple[StepShape, float]]:
         warm_up, repeats = DECODES if step.decodes else PROMPTS
         self._clock.taken_s.clear()
         for number, (real, step_s) in enumerate(rehearsal.time(step, warm_up + repeats)):
@@ -228,10 +236,10 @@ class _Run:
         """Of each kernel whose time can be told: not that of one that holds weights in several dtypes."""
         found: dict[str, Sample] = {}
         for op, kernel in watched.kernels_s[0]:
-            uses = {use: asked for use, asked in self._costs.uses.items() if use.kernel.startswith(f"{op} {kernel} ")}
+            uses = {use: work for use, work in self._costs.uses.items() if use.kernel.startswith(f"{op} {kernel} ")}
             names = {use.kernel for use in uses}
             if len(names) == 1:
-                work = sum_of(work_in(use, asked, watched.real) for use, asked in uses.items())
+                work = sum_of(work_in(use, work, watched.real) for use, work in uses.items())
                 found[names.pop()] = Sample(work, watched.of((op, kernel)))
         return found
 

@@ -19,7 +19,7 @@ ENOUGH = 0.75  #: of the steps in which a kernel ran
 
 
 @dataclass(frozen=True)
-class Beside:
+class Overhead:
     """What a step took beside its kernels, between so many calls of them from Python."""
 
     requests: int
@@ -29,7 +29,7 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class Seen:
+class StepSample:
     """A step that was watched.
 
     Attributes:
@@ -42,7 +42,7 @@ class Seen:
 
     memory_bytes_per_s: float
     kernels: Mapping[str, Sample]
-    beside: Beside | None
+    beside: Overhead | None
     tokens: int
     compiled_ops: frozenset[str] = frozenset()
 
@@ -51,9 +51,9 @@ class Observed:
     """All steps that were watched, each as often as it was."""
 
     def __init__(self) -> None:
-        self._seen: dict[Hashable, list[Seen]] = {}
+        self._seen: dict[Hashable, list[StepSample]] = {}
 
-    def add(self, step: Hashable, seen: Seen) -> None:
+    def add(self, step: Hashable, seen: StepSample) -> None:
         self._seen.setdefault(step, []).append(seen)
 
     def lacks(self, step: Hashable) -> bool:
@@ -76,35 +76,35 @@ class Observed:
                 found.append(_speeds(memory_bytes_per_s, others))
         return sorted(found, key=lambda speeds: speeds.memory_bytes_per_s or 0.0)
 
-    def _all(self) -> list[Seen]:
+    def _all(self) -> list[StepSample]:
         return [one for seens in self._seen.values() for one in seens]
 
-    def _are_enough(self, some: Sequence[Seen]) -> bool:
+    def _are_enough(self, some: Sequence[StepSample]) -> bool:
         all_counts, counts = _counts([seens[0] for seens in self._seen.values()]), _counts(some)
         return all(counts.get(kernel, 0) >= ENOUGH * count for kernel, count in all_counts.items())
 
 
-def _counts(seens: Sequence[Seen]) -> dict[str, int]:
+def _counts(seens: Sequence[StepSample]) -> dict[str, int]:
     """In how many steps each kernel ran."""
     names = [name for one in seens for name in one.kernels]
     return {name: names.count(name) for name in set(names)}
 
 
-def _near(seens: Sequence[Seen], memory_bytes_per_s: float) -> list[Seen]:
+def _near(seens: Sequence[StepSample], memory_bytes_per_s: float) -> list[StepSample]:
     return [one for one in seens if is_near(one.memory_bytes_per_s, memory_bytes_per_s)]
 
 
-def _nearest(seens: Sequence[Seen], memory_bytes_per_s: float) -> Seen:
+def _nearest(seens: Sequence[StepSample], memory_bytes_per_s: float) -> StepSample:
     return min(seens, key=lambda one: abs(one.memory_bytes_per_s - memory_bytes_per_s))
 
 
-def _mostly(seens: Sequence[Seen]) -> float:
+def _mostly(seens: Sequence[StepSample]) -> float:
     """How fast memory was most of the time, about."""
     fullest = max((_near(seens, one.memory_bytes_per_s) for one in seens), key=len)
     return float(np.median([one.memory_bytes_per_s for one in fullest]))
 
 
-def _speeds(memory_bytes_per_s: float, seens: Sequence[Seen]) -> Speeds:
+def _speeds(memory_bytes_per_s: float, seens: Sequence[StepSample]) -> Speeds:
     samples: dict[str, list[Sample]] = {}
     for seen in seens:
         for kernel, sample in seen.kernels.items():
@@ -122,7 +122,7 @@ def _speeds(memory_bytes_per_s: float, seens: Sequence[Seen]) -> Speeds:
     )
 
 
-def _engine(beside: Sequence[Beside]) -> tuple[float, float, float]:
+def _engine(beside: Sequence[Overhead]) -> tuple[float, float, float]:
     """Seconds for each step, for each request in it, and for each call: least squares, relative to whole steps."""
     if not beside:
         return 0.0, 0.0, 0.0
@@ -137,4 +137,4 @@ def _with_call(kernel: str, speed: KernelSpeed, call_s: float) -> KernelSpeed:
     return speed if kernel.startswith(COMPILED) else replace(speed, call_s=max(0.0, speed.call_s + call_s))
 
 
-__all__ = ["Beside", "Observed", "Seen"]
+__all__ = ["Observed", "Overhead", "StepSample"]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import fx
 
-from anychip.engine.loader import LoadedModel, buffers_of, make_pool
-from anychip.graph.codegen import generate, weight_key
-from anychip.graph.ir import WeightSpec, resolution
+from anychip.engine.loader import LoadedModel, buffers_of, make_pool, step_limits
+from anychip.graph.codegen import Generated, generate
+from anychip.graph.ir import WeightSpec
+from anychip.graph.program import weight_uses
 from anychip.measure.kernel_clock import WholeClock
 from anychip.models.config import ModelConfig
 from anychip.plan.plan import Plan
@@ -21,7 +21,6 @@ from anychip.recipe.schema import Recipe
 from anychip_sdk.backend import Backend
 from anychip_sdk.device import Device, DeviceInfo
 from anychip_sdk.hooks import CompileContext
-from anychip_sdk.ops import Op
 
 VARIED = 1 << 16  #: random numbers of a weight, repeated
 
@@ -51,39 +50,42 @@ class RandomModel:
 def load_random(plan: Plan, backend: Backend, device: Device) -> RandomModel:
     """The plan's model, as `load_model` would give it."""
     pool = make_pool(plan, backend, device)
-    values = {**_weights(plan, backend, device), **buffers_of(plan, plan.graph, pool, device)}
-    generated = generate(plan.graph, values)
-    whole = WholeClock(generated.forward, device)
-    rows = plan.scheduler.max_running_requests.value
-    tokens = plan.scheduler.chunked_prefill_size.value + rows
-    context = CompileContext(device, plan.model.dtype.value, values, tokens, rows, whole.generated)
-    compiled = backend.compile(plan.graph.graph, context)
-    if compiled is not None:
-        whole.watch(compiled)
-    model = LoadedModel(plan, device, pool, generated.forward, generated.source, {}, {}, plan.memory.weights)
-    return RandomModel(model, values, None if compiled is None else whole)
+    values = {**_weights(plan, backend, device), **buffers_of(plan, pool, device)}
+    limits = step_limits(plan, device)
+    generated = generate(plan.program, values, limits)
+    model = LoadedModel(plan, device, pool, generated.logits, generated.source, {}, {}, plan.memory.weights)
+    return RandomModel(model, values, _whole(plan, backend, device, values, generated))
+
+
+def _whole(
+    plan: Plan, backend: Backend, device: Device, values: Mapping[str, Any], generated: Generated
+) -> WholeClock | None:
+    """The forward as one compiled piece."""
+    if not plan.pieces.is_whole(plan.program):
+        return None
+    whole = WholeClock(generated.function, device)
+    context = CompileContext(device, plan.model.dtype.value, values, step_limits(plan, device), whole.generated)
+    compiled = backend.compile(plan.program, context)
+    if compiled is None:
+        return None
+    whole.watch(compiled)
+    return whole
 
 
 def _weights(plan: Plan, backend: Backend, device: Device) -> dict[str, Any]:
     """A value for each weight key of the graph."""
     dtype = plan.model.dtype.value
     found: dict[str, Any] = {}
-    for name, spec in plan.graph.used_weights().items():
-        plain = _random(spec, dtype).to(device.torch_device)
-        for user in _users(plan, name):
-            key = weight_key(name, user)
-            if key == name:
-                found[key] = plain
-            elif key not in found and isinstance(user.target, Op):
-                own = None if spec.quantized is not None else resolution(user).compute_dtype
-                found[key] = backend.prepare_weight(name, plain.to(own or plain.dtype), user.target.name, device).value
+    plain: dict[str, torch.Tensor] = {}
+    for use in weight_uses(plan.graph):
+        name = use.spec.name
+        if name not in plain:
+            plain[name] = _random(use.spec, dtype).to(device.torch_device)
+        if use.is_prepared:
+            found[use.key] = backend.prepare_weight(name, plain[name].to(use.held_dtype(dtype)), use.op, device).value
+        else:
+            found[use.key] = plain[name]
     return found
-
-
-def _users(plan: Plan, weight: str) -> Iterator[fx.Node]:
-    for node in plan.graph.graph.nodes:
-        if node.op == "get_attr" and node.target == weight:
-            yield from node.users
 
 
 def _random(spec: WeightSpec, dtype: torch.dtype) -> torch.Tensor:

@@ -5,26 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from anychip.engine.core import EngineCore
 from anychip.engine.loader import LoadedModel
 from anychip.engine.request import GenerateRequest, SamplingParams, TokenEvent
-from anychip.forecast.costs import Step
+from anychip.forecast.costs import StepShape
 from anychip.graph.codegen import Forward
+from anychip_sdk.step import Step
 
 PAGE_MAX = 128  #: tokens of a page, of which each request may fill the last one in part
 
 
-def tokens_held(step: Step, count: int, chunk: int) -> int:
+def tokens_held(step: StepShape, count: int, chunk: int) -> int:
     """What the pool must hold for so many steps like that, prompts being read in chunks of that size."""
     each = step.context + _steps_before(step, chunk) + count + PAGE_MAX
     return step.start + step.prompt + PAGE_MAX + step.decodes * each
 
 
-def _steps_before(step: Step, chunk: int) -> int:
+def _steps_before(step: StepShape, chunk: int) -> int:
     """Until all prompts are in the cache; those that are first decode meanwhile."""
     return step.decodes * (step.context // chunk + 1)
 
@@ -42,7 +42,7 @@ class Rehearsal:
         self._scheduler = model.plan.scheduler
         self._number = 0
 
-    def time(self, step: Step, count: int) -> Iterator[tuple[Step, float]]:
+    def time(self, step: StepShape, count: int) -> Iterator[tuple[StepShape, float]]:
         """Steps like that, with the mean context that they really had, and their seconds."""
         steps = self._decodes(step, count) if step.decodes else (self._prompt(step) for _ in range(count))
         try:
@@ -51,7 +51,7 @@ class Rehearsal:
             self.core.fail_all("the rehearsal is over")
             self.core.flush_cache()
 
-    def _decodes(self, step: Step, count: int) -> Iterator[tuple[Step, float]]:
+    def _decodes(self, step: StepShape, count: int) -> Iterator[tuple[StepShape, float]]:
         chunk = self._scheduler.chunked_prefill_size.value
         for _ in range(step.decodes):
             self._add(step.context, _steps_before(step, chunk) + count + 1)
@@ -65,7 +65,7 @@ class Rehearsal:
             written = sum(event.completion_tokens for event in events)
             yield replace(step, context=step.context + written // step.decodes - 1), taken_s
 
-    def _prompt(self, step: Step) -> tuple[Step, float]:
+    def _prompt(self, step: StepShape) -> tuple[StepShape, float]:
         chunk = self._scheduler.chunked_prefill_size.value
         self._add(step.start + step.prompt, 1)
         self._forward.is_skipped = True
@@ -92,11 +92,11 @@ class _Skippable:
         self._vocab_size = vocab_size
         self.is_skipped = False
 
-    def __call__(self, *inputs: Any) -> torch.Tensor:
+    def __call__(self, step: Step) -> torch.Tensor:
         if not self.is_skipped:
-            return self._forward(*inputs)
-        wanted = inputs[-1]
-        return torch.zeros(wanted.shape[0], self._vocab_size, device=wanted.device)
+            return self._forward(step)
+        wanted = step.logit_rows
+        return torch.zeros(len(wanted), self._vocab_size, device=wanted.device)
 
 
 __all__ = ["Rehearsal", "tokens_held"]

@@ -1,4 +1,4 @@
-"""Grouped-query attention with rotary positions over the paged cache. Knows heads; knows no pool."""
+"""Grouped-query attention with rotary positions over keys and values that it keeps. Knows heads; knows no pool."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from torch import nn
 
 from anychip.models.config import ModelConfig
 from anychip.models.layers import Linear, RMSNorm
+from anychip.models.state import KeysAndValues
 from anychip_sdk import ops
-from anychip_sdk.ops import AttentionBatch
+from anychip_sdk.step import Step
 
 
 class Attention(nn.Module):
-    """`k_cache` and `v_cache` are buffers without memory: the engine binds the pool's layer to them."""
-
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
@@ -26,26 +25,18 @@ class Attention(nn.Module):
         self.o_proj = Linear(config.q_size, config.hidden_size, bias=config.attention_out_bias)
         self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
-        for name in ("k_cache", "v_cache"):
-            cache = torch.empty(1, 1, config.num_kv_heads, config.head_dim, device="meta")
-            self.register_buffer(name, cache, persistent=False)
+        self.kv = KeysAndValues(config.num_kv_heads, config.head_dim, self.window)
 
-    def forward(
-        self,
-        x: torch.Tensor,
-        positions: torch.Tensor,
-        table: torch.Tensor,
-        slots: torch.Tensor,
-        batch: AttentionBatch,
-    ) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, step: Step, table: torch.Tensor) -> torch.Tensor:
+        """x: [tokens, hidden]; table: [positions, rotary_dim]."""
         q = self.q_proj(x).view(-1, self.heads, self.head_dim)
         k = self.k_proj(x).view(-1, self.kv_heads, self.head_dim)
         v = self.v_proj(x).view(-1, self.kv_heads, self.head_dim)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k = ops.rope(q, k, positions, table)
-        k_cache, v_cache = ops.kv_write(k, v, self.k_cache, self.v_cache, slots)
-        mixed = ops.paged_attention(q, k_cache, v_cache, batch, self.scale, self.window)
+        q, k = ops.rope(q, k, step, table)
+        k_cache, v_cache = ops.kv_write(k, v, self.kv.k, self.kv.v, step, self.kv.group)
+        mixed = ops.paged_attention(q, k_cache, v_cache, step, self.scale, self.window, self.kv.group)
         return self.o_proj(mixed.flatten(1))  # type: ignore[no-any-return]
 
 

@@ -9,8 +9,9 @@ from anychip.models.attention import Attention
 from anychip.models.config import ModelConfig
 from anychip.models.layers import Embedding, LMHead, RMSNorm
 from anychip.models.mlp import GatedMLP
+from anychip.models.rope import RotaryTable
 from anychip_sdk import ops
-from anychip_sdk.ops import AttentionBatch
+from anychip_sdk.step import Step
 
 
 class DecoderLayer(nn.Module):
@@ -23,15 +24,8 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = GatedMLP(config)
 
-    def forward(
-        self,
-        x: torch.Tensor,
-        positions: torch.Tensor,
-        table: torch.Tensor,
-        slots: torch.Tensor,
-        batch: AttentionBatch,
-    ) -> torch.Tensor:
-        x = ops.add(self.self_attn(self.input_layernorm(x), positions, table, slots, batch), x)
+    def forward(self, x: torch.Tensor, step: Step, table: torch.Tensor) -> torch.Tensor:
+        x = ops.add(self.self_attn(self.input_layernorm(x), step, table), x)
         return ops.add(self.mlp(self.post_attention_layernorm(x)), x)  # type: ignore[no-any-return]
 
 
@@ -43,24 +37,17 @@ class Decoder(nn.Module):
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(DecoderLayer(config, layer) for layer in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.register_buffer("rope_table", torch.empty(1, config.head_dim, device="meta"), persistent=False)
+        self.rope = RotaryTable(config.rope, config.head_dim)
 
-    def forward(
-        self,
-        token_ids: torch.Tensor,
-        positions: torch.Tensor,
-        slots: torch.Tensor,
-        batch: AttentionBatch,
-        logit_rows: torch.Tensor,
-    ) -> torch.Tensor:
-        x = self.embed_tokens(token_ids)
+    def forward(self, step: Step) -> torch.Tensor:
+        x = self.embed_tokens(step)
         for layer in self.layers:
-            x = layer(x, positions, self.rope_table, slots, batch)
-        return self.norm(ops.select_rows(x, logit_rows))  # type: ignore[no-any-return]
+            x = layer(x, step, self.rope.table)
+        return self.norm(ops.select_rows(x, step))  # type: ignore[no-any-return]
 
 
 class CausalLM(nn.Module):
-    """token_ids, positions, slots int64 [tokens], batch, logit_rows int64 [rows] -> logits float32 [rows, vocab]."""
+    """A step in, logits float32 [logits, vocab] out."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -69,15 +56,8 @@ class CausalLM(nn.Module):
         tied = self.model.embed_tokens.weight if config.tie_word_embeddings else None
         self.lm_head = LMHead(config.hidden_size, config.vocab_size, tied_to=tied)
 
-    def forward(
-        self,
-        token_ids: torch.Tensor,
-        positions: torch.Tensor,
-        slots: torch.Tensor,
-        batch: AttentionBatch,
-        logit_rows: torch.Tensor,
-    ) -> torch.Tensor:
-        return self.lm_head(self.model(token_ids, positions, slots, batch, logit_rows))  # type: ignore[no-any-return]
+    def forward(self, step: Step) -> torch.Tensor:
+        return self.lm_head(self.model(step))  # type: ignore[no-any-return]
 
 
 __all__ = ["CausalLM", "Decoder", "DecoderLayer"]

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from anychip_sdk import ops
+from anychip_sdk.step import Step
 
 
 def empty(*shape: int) -> nn.Parameter:
@@ -18,8 +19,8 @@ class Embedding(nn.Module):
         super().__init__()
         self.weight = empty(vocab_size, hidden_size)
 
-    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
-        return ops.embedding(token_ids, self.weight)  # type: ignore[no-any-return]
+    def forward(self, step: Step) -> torch.Tensor:
+        return ops.embedding(step, self.weight)  # type: ignore[no-any-return]
 
 
 class Linear(nn.Module):

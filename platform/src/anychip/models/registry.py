@@ -12,6 +12,7 @@ from torch import nn
 
 from anychip.models.config import ModelConfig
 from anychip.models.decoder import CausalLM
+from anychip.models.state import number_states
 
 MODELS: Mapping[str, Callable[[ModelConfig], nn.Module]] = {
     "LlamaForCausalLM": CausalLM,
@@ -21,8 +22,10 @@ MODELS: Mapping[str, Callable[[ModelConfig], nn.Module]] = {
 
 
 def build_model(config: ModelConfig) -> nn.Module:
-    """The model's modules, without memory."""
-    return MODELS[config.architecture](config)
+    """The model's modules, without memory; their states know their groups."""
+    model = MODELS[config.architecture](config)
+    number_states(model)
+    return model
 
 
 __all__ = ["MODELS", "build_model"]

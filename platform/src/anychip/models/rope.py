@@ -11,6 +11,20 @@ import math
 import torch
 
 from anychip.models.rope_config import RopeConfig
+from anychip.models.state import Table
+
+
+class RotaryTable(Table):
+    """The table of a model whose layers share one rotation."""
+
+    def __init__(self, rope: RopeConfig, rotary_dim: int) -> None:
+        super().__init__()
+        self._rope = rope
+        self.register_buffer("table", torch.empty(1, rotary_dim, device="meta"), persistent=False)
+
+    def compute(self, positions: int) -> torch.Tensor:
+        """float32 [positions, rotary_dim]."""
+        return rope_table(self._rope, self.table.shape[-1], positions)
 
 
 def rope_table(rope: RopeConfig, rotary_dim: int, positions: int) -> torch.Tensor:
@@ -70,4 +84,4 @@ def _yarn_attention_factor(rope: RopeConfig) -> float:
     return scale(1.0)
 
 
-__all__ = ["rope_table"]
+__all__ = ["RotaryTable", "rope_table"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from anychip.plan.memory import as_mapping, gib
-from anychip.plan.plan import EMULATED, Decision, HeldCertificate, OpRow, Plan
+from anychip.plan.plan import EMULATED, Decision, HeldCertificate, MemoryPlan, OpRow, Plan
 from anychip_sdk.registry import dtype_name
+from anychip_sdk.state import StateGroup
 
 SCHEMA_VERSION = 1
 SYNCHRONOUS = "synchronous: the host waits for every copy and kernel"
@@ -86,6 +88,8 @@ def as_json(plan: Plan, costs: Mapping[str, object] | None = None) -> dict[str, 
             for one in plan.fusions
         ],
         "ops": [op_json(row) for row in plan.ops],
+        "program": program_json(plan),
+        "states": [_state_json(group) for group in plan.graph.groups],
         "weights": {"parameters": len(plan.weights), "elements": sum(one.elements for one in plan.weights.values())},
         "parallel": {"rank": plan.shard.rank, "size": plan.shard.size},
         **({} if costs is None else {"costs": costs}),
@@ -118,6 +122,7 @@ def as_text(plan: Plan, costs: Sequence[str] = ()) -> str:
         ("scheduler", _scheduler(plan)),
         ("fusions", _fusions(plan)),
         ("ops", [op_line(row) for row in plan.ops]),
+        ("program", program_lines(plan)),
         ("costs", list(costs)),
         ("warnings", list(plan.warnings)),
     )
@@ -126,6 +131,57 @@ def as_text(plan: Plan, costs: Sequence[str] = ()) -> str:
         if lines:
             parts.append("\n".join((title, *(f"  {line}" for line in lines))))
     return "\n\n".join(parts)
+
+
+def program_json(plan: Plan) -> dict[str, object]:
+    """How much of the forward the backend's compiler takes, and where it is cut."""
+    return {
+        "calls": len(plan.program.calls),
+        "pieces": [{"start": start, "stop": stop} for start, stop in plan.pieces.spans],
+        "cuts": [{"op": op, "count": count, "reason": reason} for (op, reason), count in _cuts(plan).items()],
+    }
+
+
+def program_lines(plan: Plan) -> list[str]:
+    """The same for a person."""
+    calls, spans = len(plan.program.calls), plan.pieces.spans
+    if not spans and not plan.pieces.cuts:
+        return [f"{calls} calls, generated Python (the backend compiles nothing)"]
+    if plan.pieces.is_whole(plan.program):
+        return [f"{calls} calls, compiled by the backend as one piece"]
+    inside = sum(stop - start for start, stop in spans)
+    cuts = [f"cut at {op}, {count} x: {reason}" for (op, reason), count in _cuts(plan).items()]
+    return [f"{calls} calls, {inside} of them compiled by the backend in {len(spans)} pieces", *cuts]
+
+
+def _cuts(plan: Plan) -> Counter[tuple[str, str]]:
+    return Counter((cut.op, cut.reason) for cut in plan.pieces.cuts)
+
+
+def _state_json(group: StateGroup) -> dict[str, object]:
+    spec = group.spec
+    return {
+        "name": spec.name,
+        "kind": spec.kind,
+        "layers": group.layers,
+        "window": spec.window,
+        "tensors": {tensor.name: list(tensor.shape) for tensor in spec.tensors},
+    }
+
+
+def _states(groups: Sequence[StateGroup]) -> list[str]:
+    """What is kept, where that is more than keys and values of all layers alike."""
+    if len(groups) == 1 and groups[0].spec.kind == "paged":
+        return []
+    return [f"state        {_state_line(group)}" for group in groups]
+
+
+def _state_line(group: StateGroup) -> str:
+    spec = group.spec
+    shapes = ", ".join(f"{tensor.name} {'x'.join(map(str, tensor.shape))}" for tensor in spec.tensors)
+    per = "token" if spec.kind == "paged" else "sequence"
+    window = "" if spec.window is None else f", read for {spec.window} tokens"
+    return f"{spec.name} of {group.layers} layers, a {per}: {shapes}{window}"
 
 
 def _head(plan: Plan) -> list[str]:
@@ -170,10 +226,19 @@ def _memory(plan: Plan) -> list[str]:
         f"weights      {gib(memory.weights):>10}",
         f"KV pool      {gib(memory.kv_pool):>10}  {scheduler.kv_tokens} tokens in {memory.kv_pages} pages "
         f"of {scheduler.page_size.value}, {dtype_name(scheduler.kv_dtype)} ({memory.kv_reason})",
+        *_slots(memory),
+        *_states(plan.graph.groups),
         f"activations  {gib(memory.activations):>10}",
         f"workspace    {gib(memory.workspace):>10}",
         f"headroom     {gib(memory.headroom):>10}  of {gib(memory.capacity)}",
     ]
+
+
+def _slots(memory: MemoryPlan) -> list[str]:
+    if not memory.slots:
+        return []
+    taken = gib(memory.slots * memory.bytes_per_slot)
+    return [f"slots        {taken:>10}  of the pool: {memory.slots}, half for running sequences, half for snapshots"]
 
 
 def _scheduler(plan: Plan) -> list[str]:
@@ -202,4 +267,4 @@ def op_line(row: OpRow) -> str:
     )
 
 
-__all__ = ["SCHEMA_VERSION", "as_json", "as_text", "op_json", "op_line"]
+__all__ = ["SCHEMA_VERSION", "as_json", "as_text", "op_json", "op_line", "program_json", "program_lines"]

@@ -7,16 +7,20 @@ from dataclasses import dataclass
 
 import torch
 
-from anychip.graph.ir import ModelGraph, WeightSpec, resolution
-from anychip.models.config import ModelConfig
+from anychip.graph.ir import ModelGraph
+from anychip.graph.program import weight_uses
+from anychip.graph.shapes import width
 from anychip.plan.plan import MemoryPlan
 from anychip_sdk.device import DeviceInfo
 from anychip_sdk.errors import MemoryInsufficient
-from anychip_sdk.ops import Op
+from anychip_sdk.ops import CATALOGUE
+from anychip_sdk.program import Constant, Program
+from anychip_sdk.state import bytes_per_slot, bytes_per_token
 
 GIB = 2**30
 SAMPLED_ROWS = 16  #: rows that are sampled at once, so that sorting a large vocabulary stays small
 MAX_RUNNING = 256  #: the most requests that `auto` lets run
+SLOTTED_RUNNING = 32  #: sequences at once of a model with states in slots, where nobody says how many
 POOL_TOKENS_MIN = 64  #: a smaller pool serves nobody
 
 
@@ -28,46 +32,70 @@ class MemoryNeeds:
     activations: int
     workspace: int
     kv_bytes_per_token: int
+    bytes_per_slot: int = 0
+
+    def slots(self, running: int | None) -> int:
+        """Of sequences' states: one for each running sequence, and as many for snapshots of prefixes."""
+        return 2 * (running or SLOTTED_RUNNING) if self.bytes_per_slot else 0
 
 
 def weight_bytes(model: ModelGraph, dtype: torch.dtype) -> int:
     """Every parameter once as it is, if anybody reads it so, and once per op whose kernel prepares its own layout."""
-    total = 0
-    for node in model.graph.nodes:
-        if node.op != "get_attr" or node.target not in model.weights:
-            continue
-        spec = model.weights[str(node.target)]
-        layouts = dict(_layout(user, spec, dtype) for user in node.users)
-        total += sum(layouts.values()) * spec.elements
-    return total
-
-
-def _layout(user: torch.fx.Node, spec: WeightSpec, dtype: torch.dtype) -> tuple[str, int]:
-    """Which copy of a weight a user reads, and the bytes of an element of it."""
-    if isinstance(user.target, Op) and resolution(user).kernel.prepares_weight:
-        return user.target.name, spec.itemsize(resolution(user).compute_dtype or dtype)
-    return "", spec.itemsize(dtype)
+    return sum(use.spec.elements * use.held_dtype(dtype).itemsize for use in weight_uses(model))
 
 
 def needs(
-    config: ModelConfig, model: ModelGraph, dtype: torch.dtype, kv_dtype: torch.dtype, chunk: int, running: int
+    model: ModelGraph,
+    program: Program,
+    vocab_size: int,
+    dtype: torch.dtype,
+    kv_dtype: torch.dtype,
+    chunk: int,
+    running: int,
 ) -> MemoryNeeds:
     """The most that one step of `chunk` prompt tokens and `running` decodes holds beside weights and pool."""
-    tokens = chunk + running
-    attention = 2 * config.q_size + 2 * config.kv_size
-    mlp = 3 * config.intermediate_size
-    per_token = (4 * config.hidden_size + max(attention, mlp)) * dtype.itemsize
-    logits = running * config.vocab_size * 4
+    logits = running * vocab_size * 4
     # sorting in float64 with indices, cumulated and masked copies: about six values of 8 bytes per logit
-    sampling = min(running, SAMPLED_ROWS) * config.vocab_size * 48
-    kv = 2 * config.num_layers * config.kv_size * kv_dtype.itemsize
-    return MemoryNeeds(weight_bytes(model, dtype), tokens * per_token, logits + sampling, kv)
+    sampling = min(running, SAMPLED_ROWS) * vocab_size * 48
+    return MemoryNeeds(
+        weight_bytes(model, dtype),
+        (chunk + running) * activation_bytes(model, program, dtype),
+        logits + sampling,
+        bytes_per_token(model.groups, kv_dtype),
+        bytes_per_slot(model.groups, kv_dtype),
+    )
+
+
+def activation_bytes(model: ModelGraph, program: Program, dtype: torch.dtype) -> int:
+    """The most bytes per token that live at once: values, and what a kernel makes of its matrices within."""
+    rows = {spec.name: spec.shape[0] for spec in model.weights.values() if len(spec.shape) == 2}
+    dying, live, most = program.last_reads(), dict[str, int](), 0
+    for number, call in enumerate(program.calls):
+        sizes = {name: width(program.shapes[name]) * program.dtypes[name].itemsize for name in call.makes}
+        live.update(sizes if call.rows == "tokens" else {})
+        keys = [one.key.partition("@")[0] for one in call.args if isinstance(one, Constant)]
+        multiplies = call.rows == "tokens" and not call.is_view and CATALOGUE[call.op].error.depth is not None
+        inner = sum(rows.get(key, 0) for key in keys) * dtype.itemsize if multiplies else 0
+        most = max(most, sum(live.values()) + inner)
+        for name in dying.get(number, ()):
+            live.pop(name, None)
+    return most
 
 
 def budget(
-    needed: MemoryNeeds, device: DeviceInfo, *, fraction: float, page_size: int, context: int, kv_tokens_max: int | None
+    needed: MemoryNeeds,
+    device: DeviceInfo,
+    *,
+    fraction: float,
+    page_size: int,
+    context: int,
+    kv_tokens_max: int | None,
+    running: int | None = None,
 ) -> MemoryPlan:
     """Share out the device's memory.
+
+    Args:
+        running: sequences at once, where the recipe says so; None: as many as the pool allows.
 
     Raises:
         MemoryInsufficient: weights and one short request do not fit; names what would.
@@ -75,12 +103,14 @@ def budget(
     capacity = device.memory_bytes_total
     static = int(capacity * fraction)
     reason = f"static_fraction {fraction:g} of {gib(capacity)}, less the weights"
-    room = static - needed.weights
-    spare = capacity - needed.weights - needed.activations - needed.workspace
+    slots = needed.slots(running)
+    taken = needed.weights + slots * needed.bytes_per_slot
+    room = static - taken
+    spare = capacity - taken - needed.activations - needed.workspace
     if spare < room:
         room, reason = spare, "what activations and workspace leave of the device"
-    tokens = max(0, room) // needed.kv_bytes_per_token
     useful = MAX_RUNNING * context
+    tokens = max(0, room) // needed.kv_bytes_per_token if needed.kv_bytes_per_token else useful
     if tokens > useful:
         tokens, reason = useful, f"{MAX_RUNNING} requests of the whole context; more would never be used"
     if kv_tokens_max is not None and kv_tokens_max < tokens:
@@ -89,7 +119,7 @@ def budget(
     tokens_min = -(-min(POOL_TOKENS_MIN, context) // page_size) * page_size
     if pages * page_size < tokens_min:
         raise _too_small(needed, capacity, fraction, tokens, page_size, tokens_min, kv_tokens_max)
-    pool = pages * page_size * needed.kv_bytes_per_token
+    pool = pages * page_size * needed.kv_bytes_per_token + slots * needed.bytes_per_slot
     plan = MemoryPlan(
         capacity,
         static,
@@ -100,6 +130,8 @@ def budget(
         needed.kv_bytes_per_token,
         pages,
         reason,
+        slots,
+        needed.bytes_per_slot,
     )
     _check_free(plan, device, page_size, tokens_min)
     return plan
@@ -112,8 +144,8 @@ def _check_free(plan: MemoryPlan, device: DeviceInfo, page_size: int, tokens_min
         f"device {device.name}: {gib(plan.total)} are needed, {gib(device.memory_bytes_free)} of "
         f"{gib(plan.capacity)} are free"
     )
-    left = device.memory_bytes_free - (plan.total - plan.kv_pool)
-    tokens = left // plan.kv_bytes_per_token // page_size * page_size
+    left = device.memory_bytes_free - (plan.total - plan.kv_pool) - plan.slots * plan.bytes_per_slot
+    tokens = left // max(1, plan.kv_bytes_per_token) // page_size * page_size
     if tokens < tokens_min:
         raise MemoryInsufficient(message, hint="stop what else uses the device, or choose a smaller model")
     choices = f"memory.kv_tokens to {tokens}"
@@ -181,7 +213,19 @@ def as_mapping(plan: MemoryPlan) -> Mapping[str, int | str]:
         "kv_bytes_per_token": plan.kv_bytes_per_token,
         "kv_pages": plan.kv_pages,
         "kv_reason": plan.kv_reason,
+        "slots": plan.slots,
+        "bytes_per_slot": plan.bytes_per_slot,
     }
 
 
-__all__ = ["MAX_RUNNING", "SAMPLED_ROWS", "MemoryNeeds", "as_mapping", "budget", "gib", "needs", "weight_bytes"]
+__all__ = [
+    "MAX_RUNNING",
+    "SAMPLED_ROWS",
+    "MemoryNeeds",
+    "activation_bytes",
+    "as_mapping",
+    "budget",
+    "gib",
+    "needs",
+    "weight_bytes",
+]

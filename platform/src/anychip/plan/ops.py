@@ -15,21 +15,19 @@ from anychip_sdk.registry import OpKey, Resolution
 
 #: Ops that the engine runs outside the model's graph; sampling is in float32 whatever the model's dtype.
 SAMPLING_OPS = ("argmax", "sample", "apply_penalties", "apply_logit_bias")
-ENGINE_OPS = (*SAMPLING_OPS, "copy_pages")
 
 
 def bind_engine_ops(binding: Binding) -> dict[str, Resolution]:
-    """Kernels for sampling and page copies.
+    """Kernels for sampling.
 
     Raises:
         KernelMissing: for all of them at once.
     """
     found: dict[str, Resolution] = {}
     problems = []
-    for name in ENGINE_OPS:
+    for name in SAMPLING_OPS:
         op = CATALOGUE[name]
-        dtype = torch.float32 if name in SAMPLING_OPS else binding.dtype
-        key = OpKey(name, op.version, dtype)
+        key = OpKey(name, op.version, torch.float32)
         meta: dict[str, object] = {}
         resolved = binding.registry.resolve(key, binding.facts, binding.overrides)
         problem = settle(meta, op, resolved, binding.facts, binding)
@@ -68,4 +66,4 @@ def _row(bound: Resolution, count: int) -> OpRow:
     )
 
 
-__all__ = ["ENGINE_OPS", "bind_engine_ops", "op_table"]
+__all__ = ["SAMPLING_OPS", "bind_engine_ops", "op_table"]

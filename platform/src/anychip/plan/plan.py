@@ -11,11 +11,13 @@ import torch
 
 from anychip.graph.fold import FusionDecision
 from anychip.graph.ir import ModelGraph, WeightSpec
+from anychip.graph.program import Pieces
 from anychip.models.config import ModelConfig
 from anychip.recipe.schema import Recipe
 from anychip.weights.load import Shard
 from anychip_sdk.conformance.claims import Profile
 from anychip_sdk.device import DeviceInfo
+from anychip_sdk.program import Program
 from anychip_sdk.registry import Rejection, Resolution
 
 T = TypeVar("T")
@@ -96,6 +98,8 @@ class MemoryPlan:
     kv_bytes_per_token: int
     kv_pages: int
     kv_reason: str
+    slots: int = 0  #: of sequences' states and their snapshots
+    bytes_per_slot: int = 0
 
     @property
     def total(self) -> int:
@@ -122,7 +126,8 @@ class SchedulerPlan:
 class Plan:
     """All that the engine needs to know, and all that an operator may ask.
 
-    `graph` is the rewritten graph with every op bound; `engine_ops` are the ops outside it (sampling, page copies).
+    `graph` is the rewritten graph with every op bound, `program` what it becomes, `pieces` what the backend's compiler
+    takes of that; `engine_ops` are the ops outside it (sampling).
     """
 
     recipe: Recipe
@@ -134,6 +139,8 @@ class Plan:
     scheduler: SchedulerPlan
     weights: Mapping[str, WeightSpec]
     graph: ModelGraph
+    program: Program
+    pieces: Pieces
     engine_ops: Mapping[str, Resolution]
     shard: Shard
     warnings: tuple[str, ...]

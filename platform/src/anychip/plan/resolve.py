@@ -13,6 +13,7 @@ from anychip.graph.expand import expand
 from anychip.graph.fold import FusionDecision, fold
 from anychip.graph.fusions import ORDER
 from anychip.graph.ir import ModelGraph, WeightSpec
+from anychip.graph.program import cut, program_of
 from anychip.graph.quantize import WHOLE_BLOCKS, SchemeOf, matrices, quantize
 from anychip.graph.replace import Binding
 from anychip.graph.replace import replace as bind_kernels
@@ -93,7 +94,8 @@ def resolve(
     chunk = _chunk(recipe, device)
     explicit = recipe.scheduler.max_running_requests
     most_running = explicit if isinstance(explicit, int) else MAX_RUNNING
-    needed = needs(config, graph, model.dtype.value, kv_dtype, chunk.value, most_running)
+    program = program_of(graph)
+    needed = needs(graph, program, config.vocab_size, model.dtype.value, kv_dtype, chunk.value, most_running)
     kv_tokens = recipe.memory.kv_tokens
     memory = budget(
         needed,
@@ -102,11 +104,12 @@ def resolve(
         page_size=page_size.value,
         context=model.context_length.value,
         kv_tokens_max=kv_tokens if isinstance(kv_tokens, int) else None,
+        running=explicit if isinstance(explicit, int) else None,
     )
     pool_tokens = memory.kv_pages * page_size.value
     scheduler = SchedulerPlan(
         chunk,
-        _max_running(explicit, pool_tokens, model.context_length.value),
+        _max_running(explicit, pool_tokens, model.context_length.value, memory.slots),
         recipe.server.max_queued_requests,
         recipe.scheduler.policy,
         recipe.scheduler.prefix_cache,
@@ -143,6 +146,8 @@ def resolve(
         scheduler=scheduler,
         weights=graph.used_weights(),
         graph=graph,
+        program=program,
+        pieces=cut(program, backend.compiles(program)),
         engine_ops=engine_ops,
         shard=Shard(),
         warnings=tuple(warnings),
@@ -182,7 +187,7 @@ def make_binding(
         "heads": config.num_heads,
         "kv_heads": config.num_kv_heads,
         "head_dim": config.head_dim,
-        "group": config.num_heads // config.num_kv_heads,
+        "heads_per_kv_head": config.num_heads // config.num_kv_heads,
         "hidden": config.hidden_size,
         "page_size": page_size,
         "kv_dtype": dtype_name(kv_dtype),
@@ -265,12 +270,14 @@ def _chunk(recipe: Recipe, device: DeviceInfo) -> Decision[int]:
     return Decision(DEFAULT_CHUNK, "auto: the backend names no measurement of the device")
 
 
-def _max_running(explicit: int | str, pool_tokens: int, context: int) -> Decision[int]:
+def _max_running(explicit: int | str, pool_tokens: int, context: int, slots: int) -> Decision[int]:
     if isinstance(explicit, int):
         return Decision(explicit, "scheduler.max_running_requests")
     expected = min(context, EXPECTED_TOKENS)
     count = max(1, min(MAX_RUNNING, pool_tokens // expected))
     reason = f"auto: {pool_tokens} pool tokens / {expected} expected per request, at most {MAX_RUNNING}"
+    if slots and slots // 2 < count:
+        return Decision(slots // 2, f"auto: half of {slots} slots for sequences' states, the others are for snapshots")
     return Decision(count, reason)
 
 

@@ -3,6 +3,7 @@
 from anychip_cpu.backend import (
     anychip_backend,
     anychip_compile,
+    anychip_compiles,
     anychip_diagnose,
     anychip_open_device,
     anychip_prepare_weight,
@@ -13,6 +14,7 @@ from anychip_cpu.backend import (
 __all__ = [
     "anychip_backend",
     "anychip_compile",
+    "anychip_compiles",
     "anychip_diagnose",
     "anychip_open_device",
     "anychip_prepare_weight",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
@@ -11,11 +10,12 @@ from anychip_cpu import kernels
 from anychip_cpu.device import CpuDevice, probe
 from anychip_cpu.diagnosis import findings
 from anychip_cpu.kernels import dense, packed, quantized
-from anychip_cpu.programs import compiled
+from anychip_cpu.programs import compiled, refusals
 from anychip_sdk.backend import BackendInfo, Requirements
 from anychip_sdk.device import Device, DeviceConfig, DeviceInfo
 from anychip_sdk.finding import Finding
 from anychip_sdk.hooks import CompileContext, PreparedWeight, hookimpl
+from anychip_sdk.program import Program
 from anychip_sdk.registry import Registrar
 
 #: torch asks for huge pages for what it allocates, packed weights above all: decode steps were 1.02 to 1.4 times faster
@@ -58,8 +58,13 @@ def anychip_prepare_weight(name: str, tensor: torch.Tensor, op: str) -> Prepared
 
 
 @hookimpl
-def anychip_compile(graph: torch.fx.Graph, context: CompileContext) -> Callable[..., Any] | None:
-    return compiled(graph, context)
+def anychip_compiles(program: Program) -> Sequence[str | None]:
+    return refusals(program)
+
+
+@hookimpl
+def anychip_compile(program: Program, context: CompileContext) -> Callable[..., tuple[torch.Tensor, ...]] | None:
+    return compiled(program, context)
 
 
 @hookimpl
@@ -70,6 +75,7 @@ def anychip_diagnose() -> Sequence[Finding]:
 __all__ = [
     "anychip_backend",
     "anychip_compile",
+    "anychip_compiles",
     "anychip_diagnose",
     "anychip_open_device",
     "anychip_prepare_weight",

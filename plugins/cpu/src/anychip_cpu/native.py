@@ -7,11 +7,12 @@ import os
 import struct
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from anychip_cpu.native_build import LIBRARY, SOURCES, digest
-from anychip_sdk.ops.base import AttentionBatch
+from anychip_sdk.step import Step
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 HEAD_DIM_STEP, HEAD_DIM_MAX = 16, 256
@@ -44,24 +45,33 @@ def attention_args(
     return bytes(args)
 
 
+class Heads(NamedTuple):
+    """Of queries, keys and values: what layers of one kind share."""
+
+    dtype: torch.dtype
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
 class AttentionCall:
     """One step's attention: what all layers share is filled in once.
 
     Args:
         library: what runs it.
-        batch: the step.
-        q: any layer's queries, for their dtype and shape.
-        kv_heads: of the caches.
-        rows: so many of the batch's first rows are worked on.
+        step: whose rows are worked on.
+        group: of states, whose pages are read.
+        heads: of every layer that calls it.
+        rows: so many of the step's first rows are worked on.
     """
 
-    def __init__(self, library: Library, batch: AttentionBatch, q: torch.Tensor, kv_heads: int, rows: int) -> None:
+    def __init__(self, library: Library, step: Step, group: int, heads: Heads, rows: int) -> None:
         self._run = library.attention
-        self._held = [
-            tensor.to(torch.int32).contiguous() for tensor in (batch.query_start, batch.context_lens, batch.page_table)
-        ]
-        args = AttentionArgs(dtype=DTYPES[q.dtype], heads=q.shape[1], kv_heads=kv_heads, head_dim=q.shape[2])
-        args.rows, args.page_size, args.pages_max = rows, batch.page_size, batch.page_table.shape[-1]
+        table = step.paged(group).page_table
+        self._held = [tensor.to(torch.int32).contiguous() for tensor in (step.query_start, step.context_lens, table)]
+        dtype = DTYPES[heads.dtype]
+        args = AttentionArgs(dtype=dtype, heads=heads.heads, kv_heads=heads.kv_heads, head_dim=heads.head_dim)
+        args.rows, args.page_size, args.pages_max = rows, step.page_size, table.shape[-1]
         args.threads = torch.get_num_threads()
         args.query_start, args.context_lens, args.page_table = (tensor.data_ptr() for tensor in self._held)
         self._args = args
@@ -90,7 +100,7 @@ class Library:
         norm, heads, gated, argmax: take the bytes of their struct in rows.hpp; `heads` returns 0 when done.
         product: the same of products.hpp.
         plan_compact, pack_compact: the same of compact.hpp; `plan_compact` returns how many bytes are needed.
-        program, run, free: the functions of program.hpp.
+        program, run, free: the functions of program.hpp; `run` takes the program, StepArgs and each group's GroupArgs.
         sample, penalise: the same of sampling.hpp; `penalise` returns 0 when done.
         is_parallel: several threads share the work; else the process has no OpenMP runtime whose threads it could use.
     """
@@ -113,7 +123,7 @@ class Library:
         self.program, self.run, self.free = opened.anychip_cpu_program, opened.anychip_cpu_run, opened.anychip_cpu_free
         self.program.argtypes = (ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64)
         self.program.restype = ctypes.c_void_p
-        self.run.argtypes, self.run.restype = (ctypes.c_void_p, ctypes.c_char_p), ctypes.c_int32
+        self.run.argtypes, self.run.restype = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p), ctypes.c_int32
         self.free.argtypes, self.free.restype = (ctypes.c_void_p,), None
         self.instruction_bytes: int = opened.anychip_cpu_instruction_size()
         opened.anychip_cpu_kernels.restype = ctypes.c_char_p
@@ -210,6 +220,7 @@ __all__ = [
     "DTYPES",
     "Absent",
     "AttentionCall",
+    "Heads",
     "Library",
     "attention_args",
     "is_supported_head_dim",

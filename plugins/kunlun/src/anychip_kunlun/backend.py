@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
 
 import torch
 
@@ -12,7 +11,7 @@ from anychip_kunlun import detect, kernels
 from anychip_kunlun.compatibility import judge
 from anychip_kunlun.device import KunlunDevice
 from anychip_kunlun.diagnose import findings
-from anychip_kunlun.graphs import STACK_VARIABLE, compile_pieces, graphs_wanted
+from anychip_kunlun.graphs import STACK_VARIABLE, CapturedPiece, graphs_wanted, refusals
 from anychip_kunlun.kernels import quantized
 from anychip_kunlun.kernels.linear import Linear
 from anychip_kunlun.kv import KunlunKVPool
@@ -26,7 +25,8 @@ from anychip_sdk.device import Device, DeviceConfig, DeviceInfo
 from anychip_sdk.errors import BackendIncompatible, DeviceAbsent
 from anychip_sdk.finding import Finding
 from anychip_sdk.hooks import CompileContext, PreparedWeight, hookimpl
-from anychip_sdk.kv import KVPool, KVSpec
+from anychip_sdk.kv import KVPool, PoolSpec
+from anychip_sdk.program import Program
 from anychip_sdk.registry import Registrar
 
 #: what the vendor recommends to serve with; the worker starts with these where the user set none
@@ -89,7 +89,7 @@ class KunlunPlugin:
         kernels.register(registry, self._vendor, lambda: self._has_kernels)
 
     @hookimpl
-    def anychip_create_kv_pool(self, spec: KVSpec, device: Device) -> KVPool:
+    def anychip_create_kv_pool(self, spec: PoolSpec, device: Device) -> KVPool:
         return KunlunKVPool(spec, device)
 
     @hookimpl
@@ -105,8 +105,14 @@ class KunlunPlugin:
         return None
 
     @hookimpl
-    def anychip_compile(self, graph: torch.fx.Graph, context: CompileContext) -> Callable[..., Any] | None:
-        return compile_pieces(graph, context, self._vendor) if graphs_wanted(self._stack) else None
+    def anychip_compiles(self, program: Program) -> Sequence[str | None] | None:
+        return refusals(program) if graphs_wanted(self._stack) else None
+
+    @hookimpl
+    def anychip_compile(
+        self, program: Program, context: CompileContext
+    ) -> Callable[..., tuple[torch.Tensor, ...]] | None:
+        return CapturedPiece(program, context, self._vendor) if graphs_wanted(self._stack) else None
 
     @hookimpl
     def anychip_diagnose(self) -> Sequence[Finding]:

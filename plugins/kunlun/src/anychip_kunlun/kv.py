@@ -1,16 +1,19 @@
 """The pool of KV pages as the chip's attention wants it: heads before tokens. Knows pages; knows no token.
 
-Memory is [layers, 2, pages, kv_heads, page_size, head_dim] in one allocation. `layer` gives views with the SDK's axes
-(page, slot, head, dim), so that references run on them; kernels turn them back with `head_major`, which moves nothing.
+Each of a group's tensors is [layers, pages, kv_heads, page_size, head_dim] in memory, all in one allocation. `tensors`
+gives views with tokens before heads, so that references run on them; kernels turn them back with `head_major`, which
+moves nothing.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 
 from anychip_sdk.device import Device
 from anychip_sdk.errors import MemoryInsufficient
-from anychip_sdk.kv import KVSpec, SlabKVPool
+from anychip_sdk.kv import PoolSpec, SlabKVPool, check_pairs
 
 #: tokens of a page that the attention ops take
 PAGE_SIZES = (16, 64, 128)
@@ -25,11 +28,20 @@ def head_major(cache: torch.Tensor) -> torch.Tensor:
 class KunlunKVPool(SlabKVPool):
     """The SDK's slab with heads before tokens, aligned as the ops want it."""
 
-    def __init__(self, spec: KVSpec, device: Device) -> None:
+    def __init__(self, spec: PoolSpec, device: Device) -> None:
         if not spec.dtype.is_floating_point:
             message = f"KV pool: keys and values in {spec.dtype} need scales, which this backend does not keep"
             raise MemoryInsufficient(message, hint="set memory.kv_dtype to auto")
         super().__init__(spec, device, heads_first=True, alignment=ALIGNMENT)
+
+    def copy_pages(self, src: Sequence[int], dst: Sequence[int]) -> None:
+        """One call for all pages of all layers of a tensor, instead of one for each page."""
+        check_pairs("copy_pages", src, dst)
+        if not src:
+            return
+        for slab in self._paged:
+            source, target = (torch.tensor(list(pages), device=slab.device) for pages in (src, dst))
+            slab.index_copy_(1, target, slab.index_select(1, source))
 
 
 __all__ = ["PAGE_SIZES", "KunlunKVPool", "head_major"]

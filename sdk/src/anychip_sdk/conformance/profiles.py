@@ -10,7 +10,7 @@ from anychip_sdk.conformance.requirements import TRACKS, Track
 
 #: what a decoder of today's shape runs on, before any fusion
 CORE_OPS = ("add", "embedding", "kv_write", "linear", "lm_head", "paged_attention", "rms_norm", "rope", "silu_mul")
-FULL_OPS = (*CORE_OPS, "add_rms_norm", "argmax", "copy_pages", "qk_norm_rope", "sample", "select_rows")
+FULL_OPS = (*CORE_OPS, "add_rms_norm", "argmax", "qk_norm_rope", "sample", "select_rows")
 FULL_FUSIONS = ("qkv_proj", "gate_up_proj", "add_rms_norm", "qk_norm_rope", "silu_mul")
 
 

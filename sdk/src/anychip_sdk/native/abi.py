@@ -41,6 +41,7 @@ HOST_MEMORY, NONDETERMINISTIC, ASYNC_STREAMS = 1, 2, 4  # flags of a device
 PREPARED = 1  # flag of a tensor
 STRIDED_ROWS, PREPARES_WEIGHT = 1, 2  # flags of an op
 COPY_ANY = 0
+STATE_PAGED, STATE_SLOT = range(2)
 SCALAR_NONE, SCALAR_INT, SCALAR_FLOAT = range(3)
 NEED_ONE_OF, NEED_AT_MOST, NEED_AT_LEAST, NEED_MULTIPLE_OF = range(4)
 
@@ -124,20 +125,33 @@ class ScalarC(Structure):
     _fields_ = (("kind", _i32), ("reserved", _i32), ("value", ScalarValueC))
 
 
-class BatchC(Structure):
+class StepGroupC(Structure):
+    _fields_ = (
+        ("kind", _i32),
+        ("pages_max", _i32),
+        ("page_table", _any),
+        ("slots", _any),
+    )
+
+
+class StepC(Structure):
     _fields_ = (
         ("struct_size", _u32),
         ("rows", _i32),
         ("tokens", _i32),
+        ("logits", _i32),
         ("page_size", _i32),
         ("decode_rows", _i32),
-        ("pages_max", _i32),
+        ("group_count", _i32),
+        ("reserved", _i32),
+        ("token_ids", _any),
+        ("positions", _any),
         ("query_start", _any),
         ("context_lens", _any),
-        ("page_table", _any),
-        ("slots", _any),
+        ("logit_rows", _any),
         ("query_lens_host", POINTER(_i32)),
         ("context_lens_host", POINTER(_i32)),
+        ("groups", POINTER(StepGroupC)),
     )
 
 
@@ -149,7 +163,7 @@ class ArgsC(Structure):
         ("reserved", _u32),
         ("tensors", _any),
         ("scalars", _any),
-        ("batch", _any),
+        ("step", _any),
         ("device", _any),
         ("stream", _any),
     )
@@ -189,14 +203,34 @@ class WeightTableC(Structure):
     )
 
 
+class StateTensorC(Structure):
+    _fields_ = (
+        ("name", _text),
+        ("dtype", _i32),
+        ("ndim", _i32),
+        ("shape", _i64 * MAX_DIMS),
+    )
+
+
+class StateGroupC(Structure):
+    _fields_ = (
+        ("name", _text),
+        ("kind", _i32),
+        ("layers", _i32),
+        ("window", _i64),
+        ("tensor_count", _u32),
+        ("reserved", _u32),
+        ("tensors", POINTER(StateTensorC)),
+    )
+
+
 class KVSpecC(Structure):
     _fields_ = (
         ("struct_size", _u32),
-        ("layers", _i32),
-        ("kv_heads", _i32),
-        ("head_dim", _i32),
-        ("dtype", _i32),
+        ("group_count", _u32),
+        ("groups", POINTER(StateGroupC)),
         ("page_size", _i32),
+        ("slots", _i32),
         ("pages_max", _i64),
         ("budget_bytes", _u64),
     )
@@ -208,7 +242,7 @@ class KVLayoutC(Structure):
         ("alignment", _u32),
         ("pages", _i64),
         ("bytes_per_token", _u64),
-        ("axes", _text),
+        ("bytes_per_slot", _u64),
     )
 
 
@@ -223,7 +257,7 @@ class KVPoolTableC(Structure):
         ("retain", CFUNCTYPE(_i32, _any, _i64, POINTER(_i64))),
         ("refcount", CFUNCTYPE(_i32, _any, _i64, POINTER(_i64))),
         ("copy_pages", CFUNCTYPE(_i32, _any, _i64, POINTER(_i64), POINTER(_i64))),
-        ("layer", CFUNCTYPE(_i32, _any, _i32, POINTER(TensorC), POINTER(TensorC))),
+        ("tensors", CFUNCTYPE(_i32, _any, _i32, _i32, POINTER(TensorC))),
         ("stats", CFUNCTYPE(_i32, _any, POINTER(_i64), POINTER(_i64))),
     )
 
@@ -276,11 +310,12 @@ __all__ = [
     "SCALAR_FLOAT",
     "SCALAR_INT",
     "SCALAR_NONE",
+    "STATE_PAGED",
+    "STATE_SLOT",
     "STRIDED_ROWS",
     "VERSION",
     "ArgsC",
     "BackendC",
-    "BatchC",
     "ConfigC",
     "DeviceInfoC",
     "DeviceTableC",
@@ -292,6 +327,10 @@ __all__ = [
     "OpC",
     "ScalarC",
     "ScalarValueC",
+    "StateGroupC",
+    "StateTensorC",
+    "StepC",
+    "StepGroupC",
     "TensorC",
     "WeightTableC",
     "sized",

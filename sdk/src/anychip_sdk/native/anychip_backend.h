@@ -184,24 +184,40 @@ typedef struct anychip_scalar {
   } value;
 } anychip_scalar_t;
 
-/* Which tokens and pages belong to which sequence in this step; the rows are sequences.
+#define ANYCHIP_STATE_PAGED 0 /* an entry per token, in pages */
+#define ANYCHIP_STATE_SLOT 1  /* an entry per sequence, which each step replaces */
+
+/* Where a step's entries of one group of states lie. Groups may have tables of their own. */
+typedef struct anychip_step_group {
+  int32_t kind;              /* ANYCHIP_STATE_... */
+  int32_t pages_max;         /* columns of page_table; 0 for slots */
+  const int32_t* page_table; /* [rows, pages_max]; NULL for slots */
+  const int64_t* slots;      /* paged: [tokens], page * page_size + offset of each token's entry; slot: [rows] */
+} anychip_step_group_t;
+
+/* Everything that a forward needs besides weights and states; the rows are sequences.
  * The query tokens of row r are query_start[r] .. query_start[r+1]-1 and are the last ones of the sequence: token j of
- * them stands at position context_lens[r] - query_lens_host[r] + j. Position p lies in slot
- * page_table[r * pages_max + p / page_size] * page_size + p % page_size. */
-typedef struct anychip_batch {
+ * them stands at position context_lens[r] - query_lens_host[r] + j. In a paged group position p lies in slot
+ * page_table[r * pages_max + p / page_size] * page_size + p % page_size. An op's plain argument `group` says which of
+ * the groups its states belong to. */
+typedef struct anychip_step {
   uint32_t struct_size;
   int32_t rows;
   int32_t tokens;
+  int32_t logits; /* tokens whose logits are wanted */
   int32_t page_size;
   int32_t decode_rows; /* so many of the first rows have exactly one query token */
-  int32_t pages_max;   /* columns of page_table */
-  const int32_t* query_start;       /* [rows + 1] */
-  const int32_t* context_lens;      /* [rows] */
-  const int32_t* page_table;        /* [rows, pages_max] */
-  const int64_t* slots;             /* [tokens] where each token's keys and values are written */
-  const int32_t* query_lens_host;   /* [rows], in host memory */
-  const int32_t* context_lens_host; /* [rows], in host memory */
-} anychip_batch_t;
+  int32_t group_count;
+  int32_t reserved;
+  const int64_t* token_ids;          /* [tokens] */
+  const int64_t* positions;          /* [tokens] */
+  const int32_t* query_start;        /* [rows + 1] */
+  const int32_t* context_lens;       /* [rows] */
+  const int64_t* logit_rows;         /* [logits] */
+  const int32_t* query_lens_host;    /* [rows], in host memory */
+  const int32_t* context_lens_host;  /* [rows], in host memory */
+  const anychip_step_group_t* groups; /* [group_count] */
+} anychip_step_t;
 
 /* The arguments of every op. `tensors` holds the op's tensor arguments in the catalogue's order, then its results,
  * except for results that are an argument written in place. `scalars` holds the plain arguments in the catalogue's
@@ -213,7 +229,7 @@ typedef struct anychip_args {
   uint32_t reserved;
   const anychip_tensor_t* tensors;
   const anychip_scalar_t* scalars;
-  const anychip_batch_t* batch; /* NULL where the op takes none */
+  const anychip_step_t* step; /* NULL where the op takes none */
   anychip_device_t* device;     /* the one that was opened last; NULL where none is open */
   anychip_stream_t* stream;     /* NULL: the results are there on return, as for every call of this version */
 } anychip_args_t;
@@ -263,33 +279,53 @@ typedef struct anychip_weight_table {
                      void* out);
 } anychip_weight_table_t;
 
-/* ---- KV pool ----------------------------------------------------------------------------------------------------- */
+/* ---- Pool of states ---------------------------------------------------------------------------------------------- */
 
 typedef struct anychip_kv_pool anychip_kv_pool_t;
 
+/* One tensor of a state: `shape` is that of a token's entry (paged) or of a sequence's (slot). */
+typedef struct anychip_state_tensor {
+  const char* name;
+  int32_t dtype;
+  int32_t ndim;
+  int64_t shape[ANYCHIP_MAX_DIMS];
+} anychip_state_tensor_t;
+
+/* Modules that keep equal states. */
+typedef struct anychip_state_group {
+  const char* name;
+  int32_t kind; /* ANYCHIP_STATE_... */
+  int32_t layers;
+  int64_t window; /* a token's entry isn't read once so many later tokens follow; 0: always */
+  uint32_t tensor_count;
+  uint32_t reserved;
+  const anychip_state_tensor_t* tensors; /* [tensor_count] */
+} anychip_state_group_t;
+
 typedef struct anychip_kv_spec {
   uint32_t struct_size;
-  int32_t layers;
-  int32_t kv_heads;
-  int32_t head_dim;
-  int32_t dtype;
-  int32_t page_size;     /* tokens per page */
-  int64_t pages_max;     /* 0: as many as the budget holds */
-  uint64_t budget_bytes; /* the most that the pool may take */
+  uint32_t group_count;
+  const anychip_state_group_t* groups; /* [group_count] */
+  int32_t page_size;                   /* tokens per page */
+  int32_t slots;                       /* of sequences; 0 where no group keeps slots */
+  int64_t pages_max;                   /* 0: as many as the budget holds */
+  uint64_t budget_bytes;               /* the most that the pool may take */
 } anychip_kv_spec_t;
 
 typedef struct anychip_kv_layout {
   uint32_t struct_size;
   uint32_t alignment;
   int64_t pages;
-  uint64_t bytes_per_token; /* over all layers, keys and values */
-  const char* axes;         /* from the outermost to the innermost, e.g. "page slot head dim" */
+  uint64_t bytes_per_token; /* over all paged groups and their layers */
+  uint64_t bytes_per_slot;  /* over all slot groups and their layers */
 } anychip_kv_layout_t;
 
-/* Pages are numbered 0 .. pages-1 and counted by reference. All memory is taken in `create`. */
+/* Pages are numbered 0 .. pages-1 and counted by reference; a page number means the same tokens in each paged group.
+ * Slots are numbered 0 .. slots-1; the host keeps account of them. All memory is taken in `create`, and is zeroed. */
 typedef struct anychip_kv_pool_table {
   uint32_t struct_size;
   uint32_t reserved;
+  /* ANYCHIP_OUT_OF_MEMORY: the budget holds no page. ANYCHIP_ERROR: a group that the library can't hold. */
   int32_t (*create)(anychip_device_t* device, const anychip_kv_spec_t* spec, anychip_kv_layout_t* layout,
                     anychip_kv_pool_t** pool);
   int32_t (*destroy)(anychip_kv_pool_t* pool);
@@ -299,10 +335,11 @@ typedef struct anychip_kv_pool_table {
   int32_t (*free)(anychip_kv_pool_t* pool, int64_t count, const int64_t* pages);
   int32_t (*retain)(anychip_kv_pool_t* pool, int64_t count, const int64_t* pages);
   int32_t (*refcount)(anychip_kv_pool_t* pool, int64_t page, int64_t* count);
-  /* Copy the content of src[i] to dst[i] in all layers. */
+  /* Copy the content of src[i] to dst[i] in all paged groups and layers. */
   int32_t (*copy_pages)(anychip_kv_pool_t* pool, int64_t count, const int64_t* src, const int64_t* dst);
-  /* Where a layer's keys and values lie: tensors of [pages, page_size, kv_heads, head_dim], strided as you like. */
-  int32_t (*layer)(anychip_kv_pool_t* pool, int32_t index, anychip_tensor_t* keys, anychip_tensor_t* values);
+  /* Where a layer's states lie: a tensor for each of the group's, [pages, page_size, shape...] or [slots, shape...],
+   * strided as you like. */
+  int32_t (*tensors)(anychip_kv_pool_t* pool, int32_t group, int32_t layer, anychip_tensor_t* out);
   int32_t (*stats)(anychip_kv_pool_t* pool, int64_t* pages_free, int64_t* pages_shared);
 } anychip_kv_pool_table_t;
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Union
 
@@ -13,7 +13,9 @@ import torch
 from anychip_sdk.native import abi
 from anychip_sdk.native.library import NativeOp
 from anychip_sdk.native.shapes import result_rules
-from anychip_sdk.ops.base import AttentionBatch, Op
+from anychip_sdk.ops.base import Op
+from anychip_sdk.registry import Facts, Prepare
+from anychip_sdk.step import Paged, Step, StepLimits
 
 CODES = {getattr(torch, name): code for code, name in enumerate(abi.DTYPES)}
 
@@ -26,7 +28,7 @@ _FLOAT = struct.Struct("=iid")
 _TENSOR = struct.Struct(f"=QQiiII{abi.MAX_DIMS}q{abi.MAX_DIMS}q")
 _FORMS_KEPT = 1024
 
-Key = Union[tuple[torch.dtype, torch.Size, Union[tuple[int, ...], None]], None]
+Key = Union[tuple[torch.dtype, torch.Size, Union[tuple[int, ...], None]], tuple[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ class Block:
 
 
 class KernelCall:
-    """A kernel as the registry wants it: takes the op's arguments, returns what the reference returns.
+    """A kernel as the registry wants it: takes the op's arguments, a StepBlock for the step; returns what the reference
+    returns.
 
     Args:
         op: the catalogue's op.
@@ -99,8 +102,9 @@ class KernelCall:
         self._new = sum(rule.same_as is None for rule in self._rules)
         self._tensors = tuple(i for i, arg in enumerate(op.args) if arg.shape)
         self._mutated = frozenset(i for i, arg in enumerate(op.args) if arg.mutated)
-        self._scalars = tuple((i, arg.dtype) for i, arg in enumerate(op.args) if _is_scalar(arg.shape, arg.dtype))
-        self._batch = next((i for i, arg in enumerate(op.args) if arg.dtype == "AttentionBatch"), None)
+        self._scalars = tuple((i, arg.dtype) for i, arg in enumerate(op.args) if arg.is_plain)
+        self._step = op.step_index
+        self._is_sized_by_step = any(isinstance(piece.dims, str) for rule in self._rules for piece in rule.pieces)
         self._blocks: list[Block] = []  # as many as ever ran at once; append and pop are atomic
         self._forms: dict[tuple[Key, ...], Form] = {}
 
@@ -108,6 +112,8 @@ class KernelCall:
         given = args if len(args) == len(self._op.args) else self._all(args, kwargs)
         values = [given[index] for index in self._tensors]
         key = tuple([(v.dtype, v.shape, v.stride()) if v.__class__ is torch.Tensor else _key(v) for v in values])
+        if self._step is not None and self._is_sized_by_step:
+            key = (*key, given[self._step].sizes)
         form = self._forms.get(key) or self._formed(key, given)
         for place in form.copied:
             values[place] = values[place].contiguous()  # lives in `values` until the call is over
@@ -118,8 +124,8 @@ class KernelCall:
         for index, kind in self._scalars:
             _put_scalar(block, at, given[index], kind)
             at += _SCALAR_BYTES
-        if self._batch is not None:
-            block.header.batch = batch_struct(given[self._batch]).address
+        if self._step is not None:
+            block.header.step = given[self._step].address
         block.header.device = self._device()
         status = self._run(block.address)
         self._blocks.append(block)
@@ -162,33 +168,54 @@ class KernelCall:
         return self._strided and (value.stride(-1) == 1 or value.shape[-1] == 1)
 
 
-class BatchBlock:
-    """An anychip_batch_t and what its pointers point to."""
+class StepBlock:
+    """An anychip_step_t and what its pointers point to.
 
-    def __init__(self, batch: AttentionBatch) -> None:
-        made = abi.sized(abi.BatchC)
-        assert isinstance(made, abi.BatchC)
-        tensors = {
-            "query_start": batch.query_start.to(torch.int32).contiguous(),
-            "context_lens": batch.context_lens.to(torch.int32).contiguous(),
-            "page_table": batch.page_table.to(torch.int32).contiguous(),
-            "slots": batch.slots.to(torch.int64).contiguous(),
-        }
-        rows = batch.rows
-        made.rows, made.tokens, made.page_size = rows, len(batch.slots), batch.page_size
-        made.decode_rows, made.pages_max = batch.decode_rows, tensors["page_table"].shape[-1]
-        for name, tensor in tensors.items():
-            setattr(made, name, tensor.data_ptr())
-        made.query_lens_host = (ctypes.c_int32 * rows)(*batch.query_lens_host)
-        made.context_lens_host = (ctypes.c_int32 * rows)(*batch.context_lens_host)
+    Attributes:
+        address: of the struct.
+        tokens: of the step.
+        logits: how many tokens' logits are wanted.
+        sizes: both.
+    """
+
+    def __init__(self, step: Step) -> None:
+        made = abi.sized(abi.StepC)
+        assert isinstance(made, abi.StepC)
+        self.tokens, self.logits = self.sizes = step.tokens, len(step.logit_rows)
+        made.rows, made.tokens, made.logits = step.rows, self.tokens, self.logits
+        made.page_size, made.decode_rows = step.page_size, step.decode_rows
+        held = [_as(torch.int64, step.token_ids), _as(torch.int64, step.positions), _as(torch.int64, step.logit_rows)]
+        made.token_ids, made.positions, made.logit_rows = (one.data_ptr() for one in held)
+        held += [_as(torch.int32, step.query_start), _as(torch.int32, step.context_lens)]
+        made.query_start, made.context_lens = (one.data_ptr() for one in held[3:])
+        made.query_lens_host = (ctypes.c_int32 * step.rows)(*step.query_lens_host)
+        made.context_lens_host = (ctypes.c_int32 * step.rows)(*step.context_lens_host)
+        groups = (abi.StepGroupC * len(step.groups))()
+        for group, entry in zip(groups, step.groups, strict=True):
+            slots = _as(torch.int64, entry.slots)
+            group.slots = slots.data_ptr()
+            held.append(slots)
+            if isinstance(entry, Paged):
+                table = _as(torch.int32, entry.page_table)
+                group.kind, group.pages_max, group.page_table = abi.STATE_PAGED, table.shape[-1], table.data_ptr()
+                held.append(table)
+            else:
+                group.kind = abi.STATE_SLOT
+        made.group_count, made.groups = len(step.groups), groups
         self.address = ctypes.addressof(made)
-        self._held = (made, tensors)
+        self._held = (made, held, groups)
 
 
-def batch_struct(batch: AttentionBatch) -> BatchBlock:
-    """The batch for C, made once per step."""
-    made: BatchBlock = batch.once("native.batch", lambda: BatchBlock(batch))
-    return made
+def _step_block(facts: Facts, constants: Mapping[str, Any], limits: StepLimits) -> Callable[[Step], StepBlock]:
+    return StepBlock
+
+
+#: all kernels of a library share one block a step
+STEP_BLOCK = Prepare(_step_block)
+
+
+def _as(dtype: torch.dtype, numbers: torch.Tensor) -> torch.Tensor:
+    return numbers.to(dtype).contiguous()
 
 
 def tensor_struct(tensor: torch.Tensor) -> abi.TensorC:
@@ -229,8 +256,4 @@ def _put_scalar(block: Block, at: int, value: Any, kind: str) -> None:
         _INT.pack_into(block.bytes, at, abi.SCALAR_INT, 0, value)
 
 
-def _is_scalar(shape: str, dtype: str) -> bool:
-    return not shape and dtype != "AttentionBatch"
-
-
-__all__ = ["CODES", "BatchBlock", "Block", "Form", "KernelCall", "NativeWeight", "batch_struct", "tensor_struct"]
+__all__ = ["CODES", "STEP_BLOCK", "Block", "Form", "KernelCall", "NativeWeight", "StepBlock", "tensor_struct"]

@@ -12,9 +12,9 @@ from anychip_sdk.backend import Backend, BackendInfo, load_backend
 from anychip_sdk.device import Device, DeviceConfig, DeviceInfo
 from anychip_sdk.errors import BackendBroken
 from anychip_sdk.hooks import API_VERSION, PreparedWeight, hookimpl
-from anychip_sdk.kv import KVPool, KVSpec
+from anychip_sdk.kv import KVPool, PoolSpec
 from anychip_sdk.native import abi
-from anychip_sdk.native.calls import KernelCall, NativeWeight, tensor_struct
+from anychip_sdk.native.calls import STEP_BLOCK, KernelCall, NativeWeight, tensor_struct
 from anychip_sdk.native.device import NativeDevice, capabilities_of, versions_of
 from anychip_sdk.native.library import Library, NativeOp, Need
 from anychip_sdk.native.pool import NativeKVPool
@@ -51,18 +51,21 @@ class NativePlugin:
     @hookimpl
     def anychip_register_ops(self, registry: Registrar) -> None:
         for native in self.library.ops:
+            known = CATALOGUE.get(native.name)
+            takes_step = known is not None and known.step_index is not None
             registry.register(
                 native.name,
                 self._function(native),
                 dtypes=[getattr(torch, name) for name in native.dtypes],
                 requires={need.fact: _as_need(need) for need in native.needs},
                 prepares_weight=bool(native.flags & abi.PREPARES_WEIGHT),
+                prepare=STEP_BLOCK if takes_step else None,
                 name=native.kernel,
                 version=native.version,
             )
 
     @hookimpl
-    def anychip_create_kv_pool(self, spec: KVSpec, device: Device) -> KVPool | None:
+    def anychip_create_kv_pool(self, spec: PoolSpec, device: Device) -> KVPool | None:
         if self.library.kv_pool is None:
             return None
         assert isinstance(device, NativeDevice)

@@ -9,35 +9,48 @@ from ctypes import byref, c_int64, c_void_p
 import torch
 
 from anychip_sdk.errors import BackendBroken, KVPoolExhausted
-from anychip_sdk.kv import KVLayout, KVPool, KVSpec, KVStats
+from anychip_sdk.kv import KVLayout, KVPool, KVStats, PoolSpec, check_pairs
 from anychip_sdk.native import abi
 from anychip_sdk.native.calls import CODES
 from anychip_sdk.native.device import NativeDevice, tensor_at
 from anychip_sdk.native.library import Library
+from anychip_sdk.state import StateGroup
 
 
 class NativeKVPool(KVPool):
     """Pages that the library counts and lays out."""
 
-    def __init__(self, library: Library, spec: KVSpec, device: NativeDevice) -> None:
+    def __init__(self, library: Library, spec: PoolSpec, device: NativeDevice) -> None:
         assert library.kv_pool is not None
         self._library = library
         self._table = library.kv_pool
         self._spec = spec
         layout, pool = abi.sized(abi.KVLayoutC), c_void_p()
         assert isinstance(layout, abi.KVLayoutC)
-        wanted = _spec_struct(spec)
-        status = self._table.create(device.handle, byref(wanted), byref(layout), byref(pool))
+        wanted = _SpecStruct(spec)
+        status = self._table.create(device.handle, byref(wanted.struct), byref(layout), byref(pool))
         library.check(status, "kv_pool.create")
-        if not pool.value or not layout.axes:
-            message = f"backend '{library.name}': kv_pool.create gave no pool, or no axes"
+        if not pool.value:
+            message = f"backend '{library.name}': kv_pool.create gave no pool"
             raise BackendBroken(message)
         self._pool: int | None = pool.value
-        axes = tuple(layout.axes.decode().split())
         self._layout = KVLayout(
-            spec.page_size, layout.pages, axes, spec.dtype, layout.bytes_per_token, layout.alignment or 1
+            spec.page_size,
+            layout.pages,
+            spec.slots,
+            spec.dtype,
+            layout.bytes_per_token,
+            layout.bytes_per_slot,
+            layout.alignment or 1,
         )
-        self._layers = [self._read_layer(index) for index in range(spec.layers)]
+        self._tensors = [
+            [self._read(index, group, layer) for layer in range(group.layers)]
+            for index, group in enumerate(spec.groups)
+        ]
+
+    @property
+    def groups(self) -> tuple[StateGroup, ...]:
+        return self._spec.groups
 
     @property
     def layout(self) -> KVLayout:
@@ -66,14 +79,12 @@ class NativeKVPool(KVPool):
         return count.value
 
     def copy_pages(self, src: Sequence[int], dst: Sequence[int]) -> None:
-        if len(src) != len(dst):
-            message = f"copy_pages: {len(src)} sources, {len(dst)} destinations"
-            raise ValueError(message)
+        check_pairs("copy_pages", src, dst)
         status = self._table.copy_pages(self._pool, len(src), _numbers(src), _numbers(dst))
         self._library.check(status, "kv_pool.copy_pages")
 
-    def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._layers[index]
+    def tensors(self, group: int, layer: int) -> tuple[torch.Tensor, ...]:
+        return self._tensors[group][layer]
 
     def stats(self) -> KVStats:
         free, shared = c_int64(), c_int64()
@@ -84,32 +95,60 @@ class NativeKVPool(KVPool):
     def close(self) -> None:
         if self._pool is not None:
             pool, self._pool = self._pool, None
-            self._layers = []
+            self._tensors = []
             self._library.check(self._table.destroy(pool), "kv_pool.destroy")
 
-    def _read_layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        keys, values = abi.TensorC(), abi.TensorC()
-        self._library.check(self._table.layer(self._pool, index, byref(keys), byref(values)), f"kv_pool.layer({index})")
-        return self._view(keys, index), self._view(values, index)
+    def _read(self, index: int, group: StateGroup, layer: int) -> tuple[torch.Tensor, ...]:
+        """The tensors of one layer of a group, as views of the library's memory."""
+        found = (abi.TensorC * len(group.spec.tensors))()
+        where = f"kv_pool.tensors({index}, {layer})"
+        self._library.check(self._table.tensors(self._pool, index, layer, found), where)
+        paged = (self._layout.pages, self._layout.page_size)
+        room = paged if group.spec.kind == "paged" else (self._layout.slots,)
+        return tuple(
+            self._view(one, (*room, *tensor.shape), tensor.dtype or self._spec.dtype, where)
+            for one, tensor in zip(found, group.spec.tensors, strict=True)
+        )
 
-    def _view(self, found: abi.TensorC, index: int) -> torch.Tensor:
-        spec = self._spec
-        expected = (self._layout.pages, spec.page_size, spec.kv_heads, spec.head_dim)
-        shape, strides = tuple(found.shape[:4]), tuple(found.strides[:4])
-        if found.ndim != 4 or shape != expected or found.dtype != CODES[spec.dtype] or min(strides) < 0:
-            message = f"backend '{self._library.name}': kv_pool.layer({index}): shape {shape}, expected {expected}"
+    def _view(self, found: abi.TensorC, expected: tuple[int, ...], dtype: torch.dtype, where: str) -> torch.Tensor:
+        dims = len(expected)
+        shape, strides = tuple(found.shape[:dims]), tuple(found.strides[:dims])
+        if found.ndim != dims or shape != expected or found.dtype != CODES[dtype] or min(strides) < 0:
+            message = f"backend '{self._library.name}': {where}: shape {shape}, expected {expected} of {dtype}"
             raise BackendBroken(message)
         elements = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-        memory = tensor_at(found.data + found.byte_offset, elements * spec.dtype.itemsize)
-        return memory.view(spec.dtype).as_strided(shape, strides)
+        memory = tensor_at(found.data + found.byte_offset, elements * dtype.itemsize)
+        return memory.view(dtype).as_strided(shape, strides)
 
 
-def _spec_struct(spec: KVSpec) -> abi.KVSpecC:
-    made = abi.sized(abi.KVSpecC)
-    assert isinstance(made, abi.KVSpecC)
-    made.layers, made.kv_heads, made.head_dim = spec.layers, spec.kv_heads, spec.head_dim
-    made.dtype, made.page_size = CODES[spec.dtype], spec.page_size
-    made.pages_max, made.budget_bytes = spec.pages_max or 0, spec.budget_bytes
+class _SpecStruct:
+    """An anychip_kv_spec_t and what its pointers point to."""
+
+    def __init__(self, spec: PoolSpec) -> None:
+        made = abi.sized(abi.KVSpecC)
+        assert isinstance(made, abi.KVSpecC)
+        self._tensors = [_tensor_structs(group, spec.dtype) for group in spec.groups]
+        self._groups = (abi.StateGroupC * len(spec.groups))()
+        for struct, group, tensors in zip(self._groups, spec.groups, self._tensors, strict=True):
+            struct.name = group.spec.name.encode()
+            struct.kind = abi.STATE_PAGED if group.spec.kind == "paged" else abi.STATE_SLOT
+            struct.layers, struct.window = group.layers, group.spec.window or 0
+            struct.tensor_count, struct.tensors = len(tensors), tensors
+        made.group_count, made.groups = len(spec.groups), self._groups
+        made.page_size, made.slots = spec.page_size, spec.slots
+        made.pages_max, made.budget_bytes = spec.pages_max or 0, spec.budget_bytes
+        self.struct = made
+
+
+def _tensor_structs(group: StateGroup, dtype: torch.dtype) -> ctypes.Array[abi.StateTensorC]:
+    made = (abi.StateTensorC * len(group.spec.tensors))()
+    for struct, tensor in zip(made, group.spec.tensors, strict=True):
+        if len(tensor.shape) + 2 > abi.MAX_DIMS:
+            message = f"state '{group.spec.name}': {tensor.name} has {len(tensor.shape)} dimensions, at most "
+            raise BackendBroken(message + f"{abi.MAX_DIMS - 2} can be handed to a library")
+        struct.name, struct.dtype, struct.ndim = tensor.name.encode(), CODES[tensor.dtype or dtype], len(tensor.shape)
+        for place, size in enumerate(tensor.shape):
+            struct.shape[place] = size
     return made
 
 

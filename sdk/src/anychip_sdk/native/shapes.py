@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
 from anychip_sdk.ops.base import Arg, Op
 
-
-class Shaped(Protocol):
-    """A tensor, or a prepared weight that remembers what it was."""
-
-    @property
-    def shape(self) -> Sequence[int]: ...
-
-    @property
-    def dtype(self) -> torch.dtype: ...
+FROM_STEP = ("tokens", "logits")  #: dimensions that the step has where no tensor has them
 
 
 class Piece(NamedTuple):
-    """A part of a result's shape: that slice of an argument's."""
+    """A part of a result's shape: that slice of an argument's, or what the step has of a name."""
 
     argument: int
-    dims: slice
+    dims: slice | str
 
 
 class ResultRule(NamedTuple):
@@ -39,8 +31,14 @@ class ResultRule(NamedTuple):
     dtype_of: int
     dtype: torch.dtype | None
 
-    def shape(self, args: Sequence[Shaped]) -> tuple[int, ...]:
-        return tuple(size for at, dims in self.pieces for size in args[at].shape[dims])
+    def shape(self, args: Sequence[Any]) -> tuple[int, ...]:
+        sizes: list[int] = []
+        for at, dims in self.pieces:
+            if isinstance(dims, str):
+                sizes.append(getattr(args[at], dims))
+            else:
+                sizes.extend(args[at].shape[dims])
+        return tuple(sizes)
 
 
 def result_rules(op: Op) -> tuple[ResultRule, ...]:
@@ -59,7 +57,7 @@ def _rule(op: Op, result: Arg, own: int) -> ResultRule:
             return ResultRule(index, (), index, None)
     found = _dimensions(op)
     pieces = []
-    for name in _names(result.shape):
+    for name in result.shape:
         if name not in found:
             message = f"{op.name}: no required argument has the dimension '{name}' of its result '{result.name}'"
             raise ValueError(message)
@@ -74,17 +72,14 @@ def _dimensions(op: Op) -> dict[str, Piece]:
     for index, arg in enumerate(op.args):
         if arg.optional:
             continue
-        names = _names(arg.shape)
-        for place, name in enumerate(names):
-            behind = len(names) - place - 1
+        for place, name in enumerate(arg.shape):
+            behind = len(arg.shape) - place - 1
             stop = -behind if behind else None
             found.setdefault(name, Piece(index, slice(None if name == "..." else -behind - 1, stop)))
+    if op.step_index is not None:
+        for name in FROM_STEP:
+            found.setdefault(name, Piece(op.step_index, name))
     return found
 
 
-def _names(shape: str) -> list[str]:
-    inner = shape.strip("[]")
-    return [name.strip() for name in inner.split(",")] if inner else []
-
-
-__all__ = ["Piece", "ResultRule", "Shaped", "result_rules"]
+__all__ = ["FROM_STEP", "Piece", "ResultRule", "result_rules"]

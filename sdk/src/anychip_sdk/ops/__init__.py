@@ -1,10 +1,10 @@
 """The op catalogue: every operation that the engine runs on a device. Knows references; knows no kernels."""
 
 from anychip_sdk.ops.attention import paged_attention
-from anychip_sdk.ops.base import CATALOGUE, Arg, AttentionBatch, Catalogue, ErrorModel, Op, op
+from anychip_sdk.ops.base import CATALOGUE, STEP, Arg, Catalogue, ErrorModel, Op, op
 from anychip_sdk.ops.blocks import ffn, mha
 from anychip_sdk.ops.elementwise import add, gelu, gelu_mul, mul, silu, silu_mul
-from anychip_sdk.ops.kv import copy_pages, kv_write
+from anychip_sdk.ops.kv import kv_write
 from anychip_sdk.ops.linear import embedding, linear, lm_head, select_rows
 from anychip_sdk.ops.norm import add_rms_norm, rms_norm
 from anychip_sdk.ops.quantized import linear_int4, linear_int8, lm_head_int8
@@ -13,8 +13,8 @@ from anychip_sdk.ops.sampling import apply_logit_bias, apply_penalties, argmax, 
 
 __all__ = [
     "CATALOGUE",
+    "STEP",
     "Arg",
-    "AttentionBatch",
     "Catalogue",
     "ErrorModel",
     "Op",
@@ -23,7 +23,6 @@ __all__ = [
     "apply_logit_bias",
     "apply_penalties",
     "argmax",
-    "copy_pages",
     "embedding",
     "ffn",
     "gelu",

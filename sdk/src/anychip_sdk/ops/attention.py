@@ -4,35 +4,47 @@ from __future__ import annotations
 
 import torch
 
-from anychip_sdk.ops.base import Arg, AttentionBatch, accumulated, accurate, op
+from anychip_sdk.ops.base import STEP, Arg, accumulated, accurate, op
+from anychip_sdk.step import Step
+
+K_CACHE = Arg("k_cache", ("pages", "page_size", "kv_heads", "head_dim"), state=True)
+V_CACHE = Arg("v_cache", ("pages", "page_size", "kv_heads", "head_dim"), state=True)
+STEP_ARG = Arg("step", dtype=STEP)
+GROUP = Arg("group", dtype="int", doc="which of the step's groups of states the caches belong to")
 
 
 @op(
-    Arg("q", "[tokens, heads, head_dim]"),
-    Arg("k_cache", "[pages, page_size, kv_heads, head_dim]", doc="holds this step's keys already"),
-    Arg("v_cache", "[pages, page_size, kv_heads, head_dim]"),
-    Arg("batch", dtype="AttentionBatch"),
+    Arg("q", ("tokens", "heads", "head_dim")),
+    K_CACHE,
+    V_CACHE,
+    STEP_ARG,
     Arg("scale", dtype="float"),
     Arg("window", dtype="int", optional=True, doc="a query sees the last `window` positions, its own included"),
-    returns=Arg("out", "[tokens, heads, head_dim]"),
+    GROUP,
+    returns=Arg("out", ("tokens", "heads", "head_dim")),
     error=accumulated("context", 8.0),
 )
 def paged_attention(
     q: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
-    batch: AttentionBatch,
+    step: Step,
     scale: float,
     window: int | None = None,
+    group: int = 0,
 ) -> torch.Tensor:
-    """Causal softmax(q k^T * scale) v for ragged rows, grouped-query: head h reads kv head h // (heads / kv_heads)."""
+    """Causal softmax(q k^T * scale) v for ragged rows, grouped-query: head h reads kv head h // (heads / kv_heads).
+
+    The caches hold this step's keys and values already.
+    """
     heads, kv_heads = q.shape[1], k_cache.shape[2]
     exact = accurate(q.dtype)
+    page_table = step.paged(group).page_table
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     start = 0
-    for row in range(batch.rows):
-        length, context = batch.query_lens_host[row], batch.context_lens_host[row]
-        pages = batch.page_table[row, : -(-context // batch.page_size)].long()
+    for row in range(step.rows):
+        length, context = step.query_lens_host[row], step.context_lens_host[row]
+        pages = page_table[row, : -(-context // step.page_size)].long()
         k = k_cache[pages].flatten(0, 1)[:context].to(exact).repeat_interleave(heads // kv_heads, dim=1)
         v = v_cache[pages].flatten(0, 1)[:context].to(exact).repeat_interleave(heads // kv_heads, dim=1)
         query_at = torch.arange(context - length, context, device=q.device).unsqueeze(1)

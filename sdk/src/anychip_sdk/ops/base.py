@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch.overrides import handle_torch_function, has_torch_function
+
+STEP = "Step"  #: the dtype of the argument that is the step
 
 ErrorKind = Literal["exact", "rounded", "ulps", "accumulated"]
 
@@ -43,46 +45,30 @@ class ErrorModel:
 class Arg:
     """One argument or result of an op.
 
-    `shape` is symbolic: "[tokens, heads, head_dim]"; "" is a plain value. `dtype` "T" is the op's own (OpKey.dtype).
+    Attributes:
+        shape: named dimensions, e.g. ("tokens", "heads", "head_dim"); "..." stands for any number of them, and a name
+            may be an expression of others, "2 * inner". Empty: a plain value, or the step.
+        dtype: "T" is the op's own (OpKey.dtype), "Step" the step; of a plain value "int", "float" or "bool".
+        state: a tensor of the pool: its first dimensions are the pool's.
     """
 
     name: str
-    shape: str = ""
+    shape: tuple[str, ...] = ()
     dtype: str = "T"
     optional: bool = False
     mutated: bool = False  #: written in place
     weight: bool = False  #: a parameter of the model, which a backend may have prepared
+    state: bool = False
     doc: str = ""
 
-
-@dataclass(frozen=True)
-class AttentionBatch:
-    """Which tokens and pages belong to which sequence in one step; the rows are sequences.
-
-    Decode rows (one query token each) come first, then prefill rows. The query tokens of row r are
-    query_start[r] .. query_start[r+1]-1 and are the last ones of the sequence: its token j stands at position
-    context_lens[r] - query_len[r] + j. Slot of position p: page_table[r, p // page_size] * page_size + p % page_size.
-    """
-
-    query_start: torch.Tensor  #: int32 [rows + 1], on the device
-    context_lens: torch.Tensor  #: int32 [rows], on the device; tokens with KV, this step's included
-    page_table: torch.Tensor  #: int32 [rows, pages_max], on the device; behind a row's pages: 0
-    slots: torch.Tensor  #: int64 [tokens], on the device; where each token's KV is written
-    page_size: int
-    decode_rows: int  #: how many of the first rows have exactly one query token
-    query_lens_host: tuple[int, ...]
-    context_lens_host: tuple[int, ...]
-    derived: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    @property
+    def is_step(self) -> bool:
+        return self.dtype == STEP
 
     @property
-    def rows(self) -> int:
-        return len(self.query_lens_host)
-
-    def once(self, key: str, make: Callable[[], Any]) -> Any:
-        """What a kernel derives from the batch, made once per step instead of once per layer."""
-        if key not in self.derived:
-            self.derived[key] = make()
-        return self.derived[key]
+    def is_plain(self) -> bool:
+        """A number or None, not a tensor and not the step."""
+        return not self.shape and not self.is_step
 
 
 class Op:
@@ -126,6 +112,16 @@ class Op:
         return tuple(arg.name for arg in self.args if arg.weight)
 
     @property
+    def states(self) -> tuple[str, ...]:
+        """The names of the arguments that are tensors of the pool."""
+        return tuple(arg.name for arg in self.args if arg.state)
+
+    @property
+    def step_index(self) -> int | None:
+        """Which argument is the step; None where the op takes none."""
+        return next((index for index, arg in enumerate(self.args) if arg.is_step), None)
+
+    @property
     def mutated(self) -> tuple[str, ...]:
         """The names of the arguments that are written in place."""
         return tuple(arg.name for arg in self.args if arg.mutated)
@@ -134,7 +130,7 @@ class Op:
         """One line: name(arg: dtype[shape], ...) -> results."""
 
         def one(arg: Arg) -> str:
-            kind = arg.dtype + (f" {arg.shape}" if arg.shape else "")
+            kind = arg.dtype + (f" [{', '.join(arg.shape)}]" if arg.shape else "")
             return f"{arg.name}: {kind}" + ("?" if arg.optional else "") + ("!" if arg.mutated else "")
 
         results = ", ".join(one(result) for result in self.returns)
@@ -221,8 +217,8 @@ __all__ = [
     "CATALOGUE",
     "EXACT",
     "ROUNDED",
+    "STEP",
     "Arg",
-    "AttentionBatch",
     "Catalogue",
     "ErrorModel",
     "Op",

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import torch
 
-from anychip_sdk.ops.attention import paged_attention
-from anychip_sdk.ops.base import Arg, AttentionBatch, accumulated, op
+from anychip_sdk.ops.attention import GROUP, K_CACHE, STEP_ARG, V_CACHE, paged_attention
+from anychip_sdk.ops.base import Arg, accumulated, op
 from anychip_sdk.ops.elementwise import silu_mul
-from anychip_sdk.ops.kv import CACHES, K_CACHE, V_CACHE, kv_write
+from anychip_sdk.ops.kv import K_WRITTEN, V_WRITTEN, kv_write
 from anychip_sdk.ops.linear import linear
 from anychip_sdk.ops.norm import rms_norm
 from anychip_sdk.ops.rope import rope
+from anychip_sdk.step import Step
 
 
 @op(
-    Arg("x", "[tokens, hidden]"),
-    Arg("gate_up_weight", "[2 * inner, hidden]", weight=True, doc="gate rows, then up rows"),
-    Arg("gate_up_bias", "[2 * inner]", optional=True, weight=True),
-    Arg("down_weight", "[hidden, inner]", weight=True),
-    Arg("down_bias", "[hidden]", optional=True, weight=True),
-    returns=Arg("out", "[tokens, hidden]"),
+    Arg("x", ("tokens", "hidden")),
+    Arg("gate_up_weight", ("2 * inner", "hidden"), weight=True, doc="gate rows, then up rows"),
+    Arg("gate_up_bias", ("2 * inner",), optional=True, weight=True),
+    Arg("down_weight", ("hidden", "inner"), weight=True),
+    Arg("down_bias", ("hidden",), optional=True, weight=True),
+    returns=Arg("out", ("tokens", "hidden")),
     error=accumulated("inner", 16.0),
     composed_of=("linear", "silu_mul"),
 )
@@ -37,30 +38,28 @@ def ffn(
 
 
 @op(
-    Arg("x", "[tokens, hidden]"),
-    Arg("positions", "[tokens]", "int64"),
-    Arg("qkv_weight", "[(heads + 2 * kv_heads) * head_dim, hidden]", weight=True),
-    Arg("qkv_bias", "[(heads + 2 * kv_heads) * head_dim]", optional=True, weight=True),
-    Arg("q_norm", "[head_dim]", optional=True, weight=True, doc="None: no normalisation of q and k"),
-    Arg("k_norm", "[head_dim]", optional=True, weight=True),
+    Arg("x", ("tokens", "hidden")),
+    Arg("qkv_weight", ("(heads + 2 * kv_heads) * head_dim", "hidden"), weight=True),
+    Arg("qkv_bias", ("(heads + 2 * kv_heads) * head_dim",), optional=True, weight=True),
+    Arg("q_norm", ("head_dim",), optional=True, weight=True, doc="None: no normalisation of q and k"),
+    Arg("k_norm", ("head_dim",), optional=True, weight=True),
     Arg("eps", dtype="float"),
-    Arg("table", "[positions, rotary_dim]", "float32"),
-    K_CACHE,
-    V_CACHE,
-    Arg("slots", "[tokens]", "int64"),
-    Arg("batch", dtype="AttentionBatch"),
-    Arg("out_weight", "[hidden, heads * head_dim]", weight=True),
-    Arg("out_bias", "[hidden]", optional=True, weight=True),
+    Arg("table", ("positions", "rotary_dim"), "float32"),
+    K_WRITTEN,
+    V_WRITTEN,
+    STEP_ARG,
+    Arg("out_weight", ("hidden", "heads * head_dim"), weight=True),
+    Arg("out_bias", ("hidden",), optional=True, weight=True),
     Arg("heads", dtype="int"),
     Arg("scale", dtype="float"),
     Arg("window", dtype="int", optional=True),
-    returns=(Arg("out", "[tokens, hidden]"), *CACHES),
+    GROUP,
+    returns=(Arg("out", ("tokens", "hidden")), K_CACHE, V_CACHE),
     error=accumulated("context", 16.0),
     composed_of=("linear", "rms_norm", "rope", "kv_write", "paged_attention"),
 )
 def mha(
     x: torch.Tensor,
-    positions: torch.Tensor,
     qkv_weight: torch.Tensor,
     qkv_bias: torch.Tensor | None,
     q_norm: torch.Tensor | None,
@@ -69,13 +68,13 @@ def mha(
     table: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
-    slots: torch.Tensor,
-    batch: AttentionBatch,
+    step: Step,
     out_weight: torch.Tensor,
     out_bias: torch.Tensor | None,
     heads: int,
     scale: float,
     window: int | None = None,
+    group: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The whole attention block, from the normalised hidden state to the output projection; writes this step's KV."""
     kv_heads, head_dim = k_cache.shape[2], k_cache.shape[3]
@@ -83,7 +82,7 @@ def mha(
     q, k, v = heads_all.split((heads, kv_heads, kv_heads), dim=1)
     if q_norm is not None and k_norm is not None:
         q, k = rms_norm.reference(q, q_norm, eps), rms_norm.reference(k, k_norm, eps)
-    q, k = rope.reference(q, k, positions, table)
-    kv_write.reference(k, v, k_cache, v_cache, slots)
-    mixed = paged_attention.reference(q, k_cache, v_cache, batch, scale, window)
+    q, k = rope.reference(q, k, step, table)
+    kv_write.reference(k, v, k_cache, v_cache, step, group)
+    mixed = paged_attention.reference(q, k_cache, v_cache, step, scale, window, group)
     return linear.reference(mixed.flatten(1), out_weight, out_bias), k_cache, v_cache

@@ -7,19 +7,19 @@ from torch.nn import functional
 
 from anychip_sdk.ops.base import ROUNDED, Arg, accurate, cancelling, op, ulps
 
-X = Arg("x", "[..., dim]")
-GATE = Arg("gate", "[..., dim]", doc="may be a strided view of a wider tensor")
-UP = Arg("up", "[..., dim]", doc="may be a strided view of a wider tensor")
-OUT = Arg("out", "[..., dim]")
+X = Arg("x", ("...", "dim"))
+GATE = Arg("gate", ("...", "dim"), doc="may be a strided view of a wider tensor")
+UP = Arg("up", ("...", "dim"), doc="may be a strided view of a wider tensor")
+OUT = Arg("out", ("...", "dim"))
 
 
-@op(X, Arg("y", "[..., dim]"), returns=OUT, error=ROUNDED)
+@op(X, Arg("y", ("...", "dim")), returns=OUT, error=ROUNDED)
 def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """x + y."""
     return x + y
 
 
-@op(X, Arg("y", "[..., dim]"), returns=OUT, error=ROUNDED)
+@op(X, Arg("y", ("...", "dim")), returns=OUT, error=ROUNDED)
 def mul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """x * y."""
     return x * y

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import torch
 
+from anychip_sdk.ops.attention import STEP_ARG
 from anychip_sdk.ops.base import EXACT, Arg, accumulated, accurate, op
+from anychip_sdk.step import Step
 
-WEIGHT = Arg("weight", "[out, in]", weight=True)
+WEIGHT = Arg("weight", ("out", "in"), weight=True)
 
 
 @op(
-    Arg("token_ids", "[tokens]", "int64"),
-    Arg("weight", "[vocab, hidden]", weight=True),
-    returns=Arg("out", "[tokens, hidden]"),
+    STEP_ARG,
+    Arg("weight", ("vocab", "hidden"), weight=True),
+    returns=Arg("out", ("tokens", "hidden")),
     error=EXACT,
 )
-def embedding(token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Rows of the table; every id is in 0 .. vocab-1."""
-    return weight.index_select(0, token_ids)
+def embedding(step: Step, weight: torch.Tensor) -> torch.Tensor:
+    """The table's rows of the step's ids, each in 0 .. vocab-1; the step's own embeddings where it brings some."""
+    if step.embeddings is not None:
+        return step.embeddings.to(weight.dtype)
+    return weight.index_select(0, step.token_ids)
 
 
 @op(
-    Arg("x", "[..., in]"),
+    Arg("x", ("...", "in")),
     WEIGHT,
-    Arg("bias", "[out]", optional=True, weight=True),
-    returns=Arg("out", "[..., out]"),
+    Arg("bias", ("out",), optional=True, weight=True),
+    returns=Arg("out", ("...", "out")),
     error=accumulated("in"),
 )
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -37,9 +41,9 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
 
 
 @op(
-    Arg("x", "[rows, in]"),
+    Arg("x", ("rows", "in")),
     WEIGHT,
-    returns=Arg("logits", "[rows, out]", "float32"),
+    returns=Arg("logits", ("rows", "out"), "float32"),
     error=accumulated("in"),
 )
 def lm_head(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -53,11 +57,11 @@ def lm_head(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 @op(
-    Arg("x", "[tokens, dim]"),
-    Arg("rows", "[rows]", "int64"),
-    returns=Arg("out", "[rows, dim]"),
+    Arg("x", ("tokens", "dim")),
+    STEP_ARG,
+    returns=Arg("out", ("logits", "dim")),
     error=EXACT,
 )
-def select_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """x[rows]: the tokens whose logits are wanted."""
-    return x.index_select(0, rows)
+def select_rows(x: torch.Tensor, step: Step) -> torch.Tensor:
+    """x[step.logit_rows]: the tokens whose logits are wanted."""
+    return x.index_select(0, step.logit_rows)

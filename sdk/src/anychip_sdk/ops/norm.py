@@ -6,7 +6,7 @@ import torch
 
 from anychip_sdk.ops.base import Arg, accurate, op, ulps
 
-WEIGHT = Arg("weight", "[dim]", weight=True)
+WEIGHT = Arg("weight", ("dim",), weight=True)
 EPS = Arg("eps", dtype="float")
 
 
@@ -17,18 +17,18 @@ def normalise(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor
     return (wide * scale).to(x.dtype) * weight
 
 
-@op(Arg("x", "[..., dim]"), WEIGHT, EPS, returns=Arg("out", "[..., dim]"), error=ulps(4))
+@op(Arg("x", ("...", "dim")), WEIGHT, EPS, returns=Arg("out", ("...", "dim")), error=ulps(4))
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """weight * x / sqrt(mean(x^2) + eps)."""
     return normalise(x, weight, eps)
 
 
 @op(
-    Arg("x", "[..., dim]"),
-    Arg("residual", "[..., dim]"),
+    Arg("x", ("...", "dim")),
+    Arg("residual", ("...", "dim")),
     WEIGHT,
     EPS,
-    returns=(Arg("out", "[..., dim]"), Arg("total", "[..., dim]", doc="x + residual, rounded")),
+    returns=(Arg("out", ("...", "dim")), Arg("total", ("...", "dim"), doc="x + residual, rounded")),
     error=ulps(4),
     composed_of=("add", "rms_norm"),
 )

@@ -21,11 +21,11 @@ LEVELS = 127.0  #: the largest number of a block becomes this or its negative
 LEAST = 2.0**-100  #: a block without a larger number counts as zero
 
 X = Arg(
-    "x", "[..., in]", doc="of a block of neighbours each is rounded to a multiple of the largest / 127, ties to even"
+    "x", ("...", "in"), doc="of a block of neighbours each is rounded to a multiple of the largest / 127, ties to even"
 )
-WEIGHT = Arg("weight", "[out, in]", "int8", weight=True)
-SCALE = Arg("scale", "[out, groups]", "float32", weight=True, doc="each for in / groups neighbours of a row")
-BIAS = Arg("bias", "[out]", optional=True, weight=True)
+WEIGHT = Arg("weight", ("out", "in"), "int8", weight=True)
+SCALE = Arg("scale", ("out", "groups"), "float32", weight=True, doc="each for in / groups neighbours of a row")
+BIAS = Arg("bias", ("out",), optional=True, weight=True)
 ROUNDING = Arg("block", dtype="int", doc="neighbours of x that are rounded together: 32, or 0 for the whole row")
 
 
@@ -77,7 +77,7 @@ def _product(
     return torch.nn.functional.linear(levels * scale, weight.to(scale.dtype), wide_bias)
 
 
-@op(X, WEIGHT, SCALE, BIAS, ROUNDING, returns=Arg("out", "[..., out]"), error=accumulated("in"))
+@op(X, WEIGHT, SCALE, BIAS, ROUNDING, returns=Arg("out", ("...", "out")), error=accumulated("in"))
 def linear_int8(
     x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None, block: int = BLOCK
 ) -> torch.Tensor:
@@ -87,11 +87,13 @@ def linear_int8(
 
 @op(
     X,
-    Arg("weight", "[out, in / 2]", "uint8", weight=True, doc="of 32 values, 0..15 lie in the lower halves of 16 bytes"),
-    Arg("scale", "[out, groups]", "float16", weight=True, doc="each for in / groups neighbours, 32 or a multiple"),
-    Arg("minimum", "[out, groups]", "float16", optional=True, weight=True, doc="added; None: level 8 is zero"),
+    Arg(
+        "weight", ("out", "in / 2"), "uint8", weight=True, doc="of 32 values, 0..15 lie in the lower halves of 16 bytes"
+    ),
+    Arg("scale", ("out", "groups"), "float16", weight=True, doc="each for in / groups neighbours, 32 or a multiple"),
+    Arg("minimum", ("out", "groups"), "float16", optional=True, weight=True, doc="added; None: level 8 is zero"),
     BIAS,
-    returns=Arg("out", "[..., out]"),
+    returns=Arg("out", ("...", "out")),
     error=accumulated("in"),
 )
 def linear_int4(
@@ -111,11 +113,11 @@ def linear_int4(
 
 
 @op(
-    Arg("x", "[rows, in]", doc=X.doc),
+    Arg("x", ("rows", "in"), doc=X.doc),
     WEIGHT,
     SCALE,
     ROUNDING,
-    returns=Arg("logits", "[rows, out]", "float32"),
+    returns=Arg("logits", ("rows", "out"), "float32"),
     error=accumulated("in"),
 )
 def lm_head_int8(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, block: int = BLOCK) -> torch.Tensor:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import torch
 
+from anychip_sdk.ops.attention import STEP_ARG
 from anychip_sdk.ops.base import Arg, accurate, cancelling, op
 from anychip_sdk.ops.norm import normalise
+from anychip_sdk.step import Step
 
-Q = Arg("q", "[tokens, heads, head_dim]", doc="may be a strided view")
-K = Arg("k", "[tokens, kv_heads, head_dim]", doc="may be a strided view")
-POSITIONS = Arg("positions", "[tokens]", "int64")
-TABLE = Arg("table", "[positions, rotary_dim]", "float32", doc="cosines in the first half, sines in the second")
-RESULTS = (Arg("q_out", "[tokens, heads, head_dim]"), Arg("k_out", "[tokens, kv_heads, head_dim]"))
+Q = Arg("q", ("tokens", "heads", "head_dim"), doc="may be a strided view")
+K = Arg("k", ("tokens", "kv_heads", "head_dim"), doc="may be a strided view")
+TABLE = Arg("table", ("positions", "rotary_dim"), "float32", doc="cosines in the first half, sines in the second")
+RESULTS = (Arg("q_out", ("tokens", "heads", "head_dim")), Arg("k_out", ("tokens", "kv_heads", "head_dim")))
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -30,22 +31,20 @@ def angles(table: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype) -> 
     return cos, sin
 
 
-@op(Q, K, POSITIONS, TABLE, returns=RESULTS, error=cancelling(4))
-def rope(
-    q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor, table: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+@op(Q, K, STEP_ARG, TABLE, returns=RESULTS, error=cancelling(4))
+def rope(q: torch.Tensor, k: torch.Tensor, step: Step, table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Rotate queries and keys to their positions; half-split pairs (the Hugging Face layout)."""
-    cos, sin = angles(table, positions, q.dtype)
+    cos, sin = angles(table, step.positions, q.dtype)
     return rotate(q, cos, sin), rotate(k, cos, sin)
 
 
 @op(
     Q,
     K,
-    Arg("q_weight", "[head_dim]", weight=True),
-    Arg("k_weight", "[head_dim]", weight=True),
+    Arg("q_weight", ("head_dim",), weight=True),
+    Arg("k_weight", ("head_dim",), weight=True),
     Arg("eps", dtype="float"),
-    POSITIONS,
+    STEP_ARG,
     TABLE,
     returns=RESULTS,
     error=cancelling(6),
@@ -57,9 +56,9 @@ def qk_norm_rope(
     q_weight: torch.Tensor,
     k_weight: torch.Tensor,
     eps: float,
-    positions: torch.Tensor,
+    step: Step,
     table: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """rms_norm of each head of q and k, then rope."""
-    cos, sin = angles(table, positions, q.dtype)
+    cos, sin = angles(table, step.positions, q.dtype)
     return rotate(normalise(q, q_weight, eps), cos, sin), rotate(normalise(k, k_weight, eps), cos, sin)

@@ -6,9 +6,9 @@ import torch
 
 from anychip_sdk.ops.base import EXACT, ROUNDED, Arg, cancelling, op
 
-LOGITS = Arg("logits", "[rows, vocab]", "float32")
-LOGITS_IN_PLACE = Arg("logits", "[rows, vocab]", "float32", mutated=True)
-IDS = Arg("token_ids", "[rows]", "int64")
+LOGITS = Arg("logits", ("rows", "vocab"), "float32")
+LOGITS_IN_PLACE = Arg("logits", ("rows", "vocab"), "float32", mutated=True)
+IDS = Arg("token_ids", ("rows",), "int64")
 
 
 @op(LOGITS, returns=IDS, error=EXACT)
@@ -19,11 +19,11 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
 
 @op(
     LOGITS,
-    Arg("temperature", "[rows]", "float32", doc="above 0"),
-    Arg("top_k", "[rows]", "int64", doc="0: off"),
-    Arg("top_p", "[rows]", "float32", doc="in (0, 1]; 1: off"),
-    Arg("min_p", "[rows]", "float32", doc="in [0, 1); 0: off"),
-    Arg("uniform", "[rows]", "float64", doc="in [0, 1): the row's random number"),
+    Arg("temperature", ("rows",), "float32", doc="above 0"),
+    Arg("top_k", ("rows",), "int64", doc="0: off"),
+    Arg("top_p", ("rows",), "float32", doc="in (0, 1]; 1: off"),
+    Arg("min_p", ("rows",), "float32", doc="in [0, 1); 0: off"),
+    Arg("uniform", ("rows",), "float64", doc="in [0, 1): the row's random number"),
     returns=IDS,
     error=EXACT,
 )
@@ -59,12 +59,12 @@ def sample(
 
 @op(
     LOGITS_IN_PLACE,
-    Arg("rows", "[penalised]", "int64"),
-    Arg("prompt_ids", "[penalised, prompt]", "int64", doc="-1 behind the end"),
-    Arg("output_ids", "[penalised, output]", "int64", doc="-1 behind the end"),
-    Arg("repetition", "[penalised]", "float32", doc="1: off"),
-    Arg("presence", "[penalised]", "float32", doc="0: off"),
-    Arg("frequency", "[penalised]", "float32", doc="0: off"),
+    Arg("rows", ("penalised",), "int64"),
+    Arg("prompt_ids", ("penalised", "prompt"), "int64", doc="-1 behind the end"),
+    Arg("output_ids", ("penalised", "output"), "int64", doc="-1 behind the end"),
+    Arg("repetition", ("penalised",), "float32", doc="1: off"),
+    Arg("presence", ("penalised",), "float32", doc="0: off"),
+    Arg("frequency", ("penalised",), "float32", doc="0: off"),
     returns=LOGITS,
     error=cancelling(4),
 )
@@ -100,9 +100,9 @@ def apply_penalties(
 
 @op(
     LOGITS_IN_PLACE,
-    Arg("rows", "[entries]", "int64"),
-    Arg("token_ids", "[entries]", "int64", doc="no pair (row, id) twice"),
-    Arg("bias", "[entries]", "float32", doc="-inf bans the token"),
+    Arg("rows", ("entries",), "int64"),
+    Arg("token_ids", ("entries",), "int64", doc="no pair (row, id) twice"),
+    Arg("bias", ("entries",), "float32", doc="-inf bans the token"),
     returns=LOGITS,
     error=ROUNDED,
 )

@@ -1,6 +1,6 @@
 """A kit for testing backends: random inputs for every op, error bounds, a device to wrap. Knows no chip."""
 
-from anychip_sdk.testing.cases import DIMENSIONS, random_batch, random_case
+from anychip_sdk.testing.cases import DIMENSIONS, chunk_step, random_case, random_step
 from anychip_sdk.testing.check import Comparison, check_kernel
 from anychip_sdk.testing.device import ReferenceDevice, ReferencePlugin, reference_plugin
 
@@ -10,7 +10,8 @@ __all__ = [
     "ReferenceDevice",
     "ReferencePlugin",
     "check_kernel",
-    "random_batch",
+    "chunk_step",
     "random_case",
+    "random_step",
     "reference_plugin",
 ]

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import torch
 
 from anychip_sdk.ops.attention import paged_attention
-from anychip_sdk.ops.base import Arg, AttentionBatch, Op
+from anychip_sdk.ops.base import Arg, Op
 from anychip_sdk.ops.norm import normalise
 from anychip_sdk.ops.quantized import BLOCK, dequantized_int4, dequantized_int8, rounded
 from anychip_sdk.ops.sampling import apply_penalties
+from anychip_sdk.step import Step
 
 F32_EPS = torch.finfo(torch.float32).eps
 
@@ -127,13 +128,19 @@ def _linear_int4(
 
 
 def _attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: AttentionBatch, scale: float, window: int | None = None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    step: Step,
+    scale: float,
+    window: int | None = None,
+    group: int = 0,
 ) -> list[Terms]:
     """A score's error becomes a weight's relative error; weights may be rounded to the dtype before they meet v."""
-    mixed = paged_attention.reference(q, k, v.abs(), batch, scale, window)
+    mixed = paged_attention.reference(q, k, v.abs(), step, scale, window, group)
     longest = k.nan_to_num(0.0, 0.0, 0.0).square().sum(-1).sqrt().max() if k.numel() else torch.tensor(0.0)
     scores = q.square().sum(-1, keepdim=True).sqrt() * longest * abs(scale)
-    context = max(batch.context_lens_host, default=1)
+    context = max(step.context_lens_host, default=1)
     return [Terms((context**0.5 + 2 * q.shape[-1] ** 0.5 * scores) * mixed, mixed)]
 
 
@@ -143,7 +150,7 @@ def _pairs(x: torch.Tensor, rotary_dim: int) -> torch.Tensor:
     return torch.cat((first + second, first + second, rest), dim=-1)
 
 
-def _rope(q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor, table: torch.Tensor) -> list[Terms]:
+def _rope(q: torch.Tensor, k: torch.Tensor, step: Step, table: torch.Tensor) -> list[Terms]:
     return [Terms(_pairs(x, table.shape[-1])) for x in (q, k)]
 
 
@@ -153,7 +160,7 @@ def _qk_norm_rope(
     q_weight: torch.Tensor,
     k_weight: torch.Tensor,
     eps: float,
-    positions: torch.Tensor,
+    step: Step,
     table: torch.Tensor,
 ) -> list[Terms]:
     """The normalised heads are rounded twice before they are turned."""
@@ -209,12 +216,11 @@ def depth_of(op: Op, args: Sequence[Any]) -> int:
     if op.error.depth is None:
         return 1
     for value in args:
-        if op.error.depth == "context" and isinstance(value, AttentionBatch):
+        if op.error.depth == "context" and isinstance(value, Step):
             return max(value.context_lens_host, default=1)
     for arg, value in zip(op.args, args, strict=True):
-        names = [name.strip() for name in arg.shape.strip("[]").split(",")]
-        if isinstance(value, torch.Tensor) and op.error.depth in names:
-            return value.shape[names.index(op.error.depth) - len(names)]
+        if isinstance(value, torch.Tensor) and op.error.depth in arg.shape:
+            return value.shape[arg.shape.index(op.error.depth) - len(arg.shape)]
     message = f"{op.name}: its error model sums over '{op.error.depth}', which no argument has"
     raise AssertionError(message)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from anychip_sdk.ops.base import CATALOGUE, AttentionBatch
+from anychip_sdk.ops.base import CATALOGUE
 from anychip_sdk.ops.quantized import BLOCK, PACKED
+from anychip_sdk.step import Paged, Step
 
 #: sizes that a case takes unless it is told others
 DIMENSIONS: Mapping[str, int] = {
@@ -61,10 +63,26 @@ def random_case(
     return _MAKERS[CATALOGUE[op].name](case)
 
 
-def random_batch(
-    generator: torch.Generator, page_size: int, pages: int, decode: Sequence[int], prefill: Sequence[tuple[int, int]]
-) -> AttentionBatch:
+def random_step(
+    generator: torch.Generator,
+    page_size: int,
+    pages: int,
+    decode: Sequence[int],
+    prefill: Sequence[tuple[int, int]],
+    *,
+    vocab: int = DIMENSIONS["vocab"],
+    groups: int = 1,
+) -> Step:
     """A step over scattered pages: `decode` holds contexts, `prefill` (queries, context) pairs.
+
+    Args:
+        generator: of ids and pages.
+        page_size: tokens per page.
+        pages: of the pool.
+        decode: the decode rows.
+        prefill: the prefill rows.
+        vocab: ids are below.
+        groups: of paged states, each with a page table of its own.
 
     Raises:
         ValueError: the contexts need more pages than there are.
@@ -75,24 +93,65 @@ def random_batch(
     if sum(counts) > pages:
         message = f"{sum(counts)} pages are needed, there are {pages}"
         raise ValueError(message)
-    order = torch.randperm(pages, generator=generator).tolist()
-    table = torch.zeros(len(contexts), max(counts, default=0), dtype=torch.int32)
-    slots: list[int] = []
-    for row, (count, context, length) in enumerate(zip(counts, contexts, lengths, strict=True)):
-        mine, order = order[:count], order[count:]
-        table[row, :count] = torch.tensor(mine, dtype=torch.int32)
-        slots += [mine[p // page_size] * page_size + p % page_size for p in range(context - length, context)]
+    spans = [(context - length, context) for length, context in zip(lengths, contexts, strict=True)]
+    positions = [position for span in spans for position in range(*span)]
     starts = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-    return AttentionBatch(
+    return Step(
+        token_ids=torch.randint(vocab, (len(positions),), generator=generator),
+        positions=torch.tensor(positions, dtype=torch.int64),
         query_start=starts,
         context_lens=torch.tensor(contexts, dtype=torch.int32),
-        page_table=table,
-        slots=torch.tensor(slots, dtype=torch.int64),
+        logit_rows=(starts[1:] - 1).long(),
+        groups=tuple(_scattered(generator, page_size, pages, counts, spans) for _ in range(groups)),
         page_size=page_size,
         decode_rows=len(decode),
         query_lens_host=lengths,
         context_lens_host=contexts,
     )
+
+
+def chunk_step(
+    token_ids: Sequence[int], start: int, count: int, pages: Sequence[int], page_size: int, groups: int = 1
+) -> Step:
+    """Tokens start .. start+count-1 of one text as a step that wants the logits of each; on the host.
+
+    Args:
+        token_ids: the text.
+        start: of the chunk; what is before it is in the pages.
+        count: tokens of the chunk.
+        pages: of the text, in order.
+        page_size: tokens per page.
+        groups: of paged states, which share the page table.
+    """
+    places = range(start, start + count)
+    table = torch.tensor([list(pages[: -(-(start + count) // page_size)])], dtype=torch.int32)
+    paged = Paged(table, torch.tensor([pages[at // page_size] * page_size + at % page_size for at in places]))
+    return Step(
+        token_ids=torch.tensor(list(token_ids[start : start + count])),
+        positions=torch.tensor(list(places)),
+        query_start=torch.tensor([0, count], dtype=torch.int32),
+        context_lens=torch.tensor([start + count], dtype=torch.int32),
+        logit_rows=torch.arange(count),
+        groups=(paged,) * groups,
+        page_size=page_size,
+        decode_rows=int(count == 1),
+        query_lens_host=(count,),
+        context_lens_host=(start + count,),
+    )
+
+
+def _scattered(
+    generator: torch.Generator, page_size: int, pages: int, counts: Sequence[int], spans: Sequence[tuple[int, int]]
+) -> Paged:
+    """So many pages for each row in no order, and the slots of its new tokens."""
+    order = torch.randperm(pages, generator=generator).tolist()
+    table = torch.zeros(len(counts), max(counts, default=0), dtype=torch.int32)
+    slots: list[int] = []
+    for row, (count, span) in enumerate(zip(counts, spans, strict=True)):
+        mine, order = order[:count], order[count:]
+        table[row, :count] = torch.tensor(mine, dtype=torch.int32)
+        slots += [mine[at // page_size] * page_size + at % page_size for at in range(*span)]
+    return Paged(table, torch.tensor(slots, dtype=torch.int64))
 
 
 class _Case:
@@ -157,80 +216,96 @@ class _Case:
         shape = (self["pages"], self["page_size"], self["kv_heads"], self["head_dim"])
         return self.floats(*shape), self.floats(*shape)
 
-    def batch(self) -> AttentionBatch:
+    def step(self) -> Step:
+        """Decode and prefill rows as the sizes say."""
         decode = [self._context(1) for _ in range(self["decode_rows"])]
         prefill = []
         for row in range(self["prefill_rows"]):
             length = 1 + int(self.integers(1, below=self["context_max"]))
             prefill.append((length, length if row % 2 else self._context(length)))
-        return random_batch(self.generator, self["page_size"], self["pages"], decode, prefill)
+        return random_step(self.generator, self["page_size"], self["pages"], decode, prefill, vocab=self["vocab"])
+
+    def written(self) -> Step:
+        """`tokens` first tokens of as many sequences, so that their slots lie all over the pool."""
+        pages = self.distinct(self["tokens"], self["pages"]).tolist()
+        step = random_step(self.generator, self["page_size"], self["tokens"], [1] * self["tokens"], [])
+        at = self.integers(self["tokens"], below=self["page_size"])
+        return replace(
+            step,
+            positions=self.integers(self["tokens"], below=self["positions"]),
+            groups=(
+                Paged(
+                    torch.tensor(pages, dtype=torch.int32).unsqueeze(1),
+                    torch.tensor(pages, dtype=torch.int64) * self["page_size"] + at,
+                ),
+            ),
+        )
+
+    def looked_up(self) -> Step:
+        """`tokens` tokens of one sequence at random places, of which `rows` become logits."""
+        tokens, rows = self["tokens"], self["rows"]
+        size = self["page_size"]
+        step = random_step(self.generator, size, -(-tokens // size), [], [(tokens, tokens)], vocab=self["vocab"])
+        return replace(
+            step,
+            positions=self.integers(tokens, below=self["positions"]),
+            logit_rows=self.integers(rows, below=max(1, tokens)),
+        )
 
     def _context(self, least: int) -> int:
         least = max(least, self["context_min"])
         return least + int(self.integers(1, below=self["context_max"] + 1 - least))
 
-    def poisoned(self, batch: AttentionBatch) -> Args:
-        """Caches that hold numbers where the batch's tokens are and not-a-number everywhere else."""
+    def poisoned(self, step: Step) -> Args:
+        """Caches that hold numbers where the step's tokens are and not-a-number everywhere else."""
         held = torch.zeros(self["pages"] * self["page_size"], dtype=torch.bool)
-        for row, context in enumerate(batch.context_lens_host):
+        table = step.paged(0).page_table
+        for row, context in enumerate(step.context_lens_host):
             at = torch.arange(context)
-            held[batch.page_table[row].long()[at // batch.page_size] * batch.page_size + at % batch.page_size] = True
+            held[table[row].long()[at // step.page_size] * step.page_size + at % step.page_size] = True
         outside = ~held.view(self["pages"], self["page_size"], 1, 1)
         return tuple(cache.masked_fill_(outside, torch.nan) for cache in self.caches())
 
 
 def _attention(case: _Case) -> Args:
-    batch = case.batch()
-    q = case.heads(sum(batch.query_lens_host))[0]
-    return q, *case.poisoned(batch), batch, case["head_dim"] ** -0.5, case["window"] or None
+    step = case.step()
+    q = case.heads(step.tokens)[0]
+    return q, *case.poisoned(step), step, case["head_dim"] ** -0.5, case["window"] or None, 0
 
 
 def _mha(case: _Case) -> Args:
-    batch = case.batch()
-    tokens = sum(batch.query_lens_host)
-    positions = [
-        position
-        for length, context in zip(batch.query_lens_host, batch.context_lens_host, strict=True)
-        for position in range(context - length, context)
-    ]
+    step = case.step()
     rows = (case["heads"] + 2 * case["kv_heads"]) * case["head_dim"]
     norms = tuple(case.norm_weight(case["head_dim"]) if case.bias else None for _ in range(2))
     return (
-        case.floats(tokens, case["hidden"]),
-        torch.tensor(positions, dtype=torch.int64),
+        case.floats(step.tokens, case["hidden"]),
         case.weight(rows, case["hidden"]),
         case.vector(rows),
         *norms,
         EPS,
         case.table(),
-        *case.poisoned(batch),
-        batch.slots,
-        batch,
+        *case.poisoned(step),
+        step,
         case.weight(case["hidden"], case["heads"] * case["head_dim"]),
         case.vector(case["hidden"]),
         case["heads"],
         case["head_dim"] ** -0.5,
         case["window"] or None,
+        0,
     )
 
 
 def _kv_write(case: _Case) -> Args:
-    slots = case.distinct(case["tokens"], case["pages"] * case["page_size"])
-    return *case.heads(case["tokens"])[1:], *case.caches(), slots
-
-
-def _copy_pages(case: _Case) -> Args:
-    pages = case.distinct(2 * case["rows"], case["pages"])
-    return *case.caches(), pages[: case["rows"]], pages[case["rows"] :]
+    return *case.heads(case["tokens"])[1:], *case.caches(), case.written(), 0
 
 
 def _rope(case: _Case) -> Args:
-    return *case.heads(case["tokens"])[:2], case.integers(case["tokens"], below=case["positions"]), case.table()
+    return *case.heads(case["tokens"])[:2], case.looked_up(), case.table()
 
 
 def _qk_norm_rope(case: _Case) -> Args:
-    q, k, positions, table = _rope(case)
-    return q, k, case.norm_weight(case["head_dim"]), case.norm_weight(case["head_dim"]), EPS, positions, table
+    q, k, step, table = _rope(case)
+    return q, k, case.norm_weight(case["head_dim"]), case.norm_weight(case["head_dim"]), EPS, step, table
 
 
 def _ffn(case: _Case) -> Args:
@@ -305,11 +380,7 @@ _MAKERS: Mapping[str, Callable[[_Case], Args]] = {
     "apply_logit_bias": _bias,
     "apply_penalties": _penalties,
     "argmax": lambda case: (_logits(case),),
-    "copy_pages": _copy_pages,
-    "embedding": lambda case: (
-        case.integers(case["tokens"], below=case["vocab"]),
-        case.weight(case["vocab"], case["hidden"]),
-    ),
+    "embedding": lambda case: (case.looked_up(), case.weight(case["vocab"], case["hidden"])),
     "ffn": _ffn,
     "gelu": lambda case: _two(case)[:1],
     "gelu_mul": lambda case: case.halves(case["tokens"], case["inner"]),
@@ -334,9 +405,9 @@ _MAKERS: Mapping[str, Callable[[_Case], Args]] = {
     "rms_norm": lambda case: (*_two(case)[:1], case.norm_weight(case["hidden"]), EPS),
     "rope": _rope,
     "sample": _sample,
-    "select_rows": lambda case: (_two(case)[0], case.integers(case["rows"], below=max(1, case["tokens"]))),
+    "select_rows": lambda case: (_two(case)[0], case.looked_up()),
     "silu": lambda case: _two(case)[:1],
     "silu_mul": lambda case: case.halves(case["tokens"], case["inner"]),
 }
 
-__all__ = ["DIMENSIONS", "random_batch", "random_case"]
+__all__ = ["DIMENSIONS", "chunk_step", "random_case", "random_step"]

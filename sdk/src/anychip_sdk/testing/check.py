@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from anychip_sdk.ops.base import Arg, AttentionBatch, Op
-from anychip_sdk.registry import KernelFunction
+from anychip_sdk.ops.base import Arg, Op
+from anychip_sdk.registry import Facts, Kernel, KernelFunction, with_prepared
+from anychip_sdk.step import Step
 from anychip_sdk.testing.bounds import Numerics, error_bounds, has_own_dtype, result_dtype
 
 
@@ -27,20 +28,23 @@ class Comparison(NamedTuple):
 
 def check_kernel(
     op: Op,
-    kernel: KernelFunction,
+    kernel: KernelFunction | Kernel,
     args: Sequence[Any],
     dtype: torch.dtype,
     *,
     prepare: Callable[[str, torch.Tensor], Any] | None = None,
+    facts: Facts | None = None,
 ) -> Comparison:
     """Run kernel and float64 reference on copies of the same arguments and compare all results.
 
     Args:
         op: the catalogue's op.
-        kernel: what is checked.
+        kernel: what is checked: a function that takes the op's arguments, or a registered kernel, which may prepare
+            something of the step.
         args: in the catalogue's order, as `random_case` makes them; they are not changed.
         dtype: the op's own, "T".
         prepare: (argument's name, weight) -> what the kernel gets instead, for kernels on prepared weights.
+        facts: what the registered kernel was chosen for.
 
     Raises:
         AssertionError: a result's shape or dtype is not the schema's.
@@ -49,7 +53,10 @@ def check_kernel(
     given = [copied(value) for value in args]
     if prepare is not None:
         given = [prepare(arg.name, v) if _is_weight(arg, v) else v for arg, v in zip(op.args, given, strict=True)]
-    got = results_of(kernel(*given))
+    if isinstance(kernel, Kernel):
+        given = with_prepared(kernel, given, facts or {})
+    function = kernel.function if isinstance(kernel, Kernel) else kernel
+    got = results_of(function(*given))
     check_form(op, got, wanted, dtype)
     return compare(op, got, wanted, bounds, dtype)
 
@@ -121,14 +128,12 @@ def widened(value: Any) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """A copy with the same strides, so that a strided argument stays one; a batch without what was derived from it."""
+    """A copy with the same strides, so that a strided argument stays one."""
     if isinstance(value, torch.Tensor):
         storage = value.untyped_storage().clone()
         copy = torch.empty(0, dtype=value.dtype)
         return copy.set_(storage, value.storage_offset(), value.shape, value.stride())
-    if isinstance(value, AttentionBatch):
-        return AttentionBatch(**{**vars(value), "derived": {}})
-    return value
+    return value.to(value.positions.device) if isinstance(value, Step) else value
 
 
 def results_of(answer: Any) -> tuple[torch.Tensor, ...]:

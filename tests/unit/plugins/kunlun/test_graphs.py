@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from anychip_kunlun.graphs import SIZES, STACK_VARIABLE, VARIABLE, cut
+from anychip_kunlun.graphs import SIZES, STACK_VARIABLE, VARIABLE, CapturedPiece
 from support.engines import core_of, greedy, loaded, make_recipe, random_prompts, run
 from support.tiny_models import make_tiny
 
@@ -66,50 +66,64 @@ def test_replayed_steps_of_an_int8_model_give_the_same_tokens(make_rig, model):
     assert rig.machine.launches["quant2d"] > 0
 
 
-def test_every_size_is_captured_by_the_first_step(make_rig, model):
+@pytest.fixture
+def pieces(monkeypatch):
+    """Every piece that is compiled while the test runs."""
+    found = []
+    make = CapturedPiece.__init__
+
+    def noted(self, *args):
+        make(self, *args)
+        found.append(self)
+
+    monkeypatch.setattr(CapturedPiece, "__init__", noted)
+    return found
+
+
+def test_every_size_is_captured_by_the_first_step(make_rig, model, pieces):
     rig = asked(make_rig())
     with core_of(recipe(model), rig.backend) as core:
         run(core, greedy([[1, 2, 3]], 2))
-        captured = dict(core._model.forward._captured)
+        captured = [dict(piece._captured) for piece in pieces]
         run(core, greedy(random_prompts(6, [4]), 4))
-        assert core._model.forward._captured == captured
-        assert {size for _, size in captured} == {size for size in SIZES if size <= RUNNING}
+        assert [piece._captured for piece in pieces] == captured
+        assert all(set(one) == {size for size in SIZES if size <= RUNNING} for one in captured)
 
 
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
         ({"garbled_replay": True}, "is not what the same code gives"),
-        ({"has_graphs": False}, "capturing piece 0 failed"),
+        ({"has_graphs": False}, "capturing add_rms_norm to add_rms_norm failed"),
     ],
 )
-def test_what_replays_wrongly_or_not_at_all_is_not_used_and_told(make_rig, model, caplog, settings, text):
+def test_what_replays_wrongly_or_not_at_all_is_not_used_and_told(make_rig, model, caplog, pieces, settings, text):
     prompts = random_prompts(2, [5])
     with core_of(recipe(model), make_rig().backend) as core:
         expected = run(core, greedy(prompts, 6))
     with core_of(recipe(model), asked(make_rig(**settings)).backend) as core:
         assert run(core, greedy(prompts, 6)) == expected
-        assert not core._model.forward.is_trusted
+        assert not any(piece.is_trusted for piece in pieces)
     assert f"graphs are not used: {text}" in caplog.text or text in caplog.text
 
 
-def test_an_op_in_another_dtype_keeps_the_generated_code(make_rig, model, caplog):
-    overrides = {"overrides": [{"op": "lm_head", "dtype": "bfloat16", "compute_dtype": "float32"}]}
+def test_an_op_in_another_dtype_is_cut_out(make_rig, model):
+    overrides = {"overrides": [{"op": "ffn", "dtype": "bfloat16", "compute_dtype": "float32"}]}
     rig = asked(make_rig())
     with core_of(recipe(model, ops=overrides), rig.backend) as core:
-        run(core, greedy([[1, 2, 3]], 2))
-    assert replays(rig) == 0
-    assert "an op is computed in another dtype" in caplog.text
+        cuts = {cut.reason for cut in core.plan.pieces.cuts if cut.op == "ffn"}
+    assert cuts == {"it is computed in another dtype than the model's"}
 
 
-def test_attention_and_what_is_behind_the_chosen_rows_is_never_captured(rig, model):
-    with loaded(recipe(model), rig.backend) as found:
-        pieces = cut(found.plan.graph.graph)
-    names = [[getattr(node.target, "name", "") for node in piece.nodes] for piece in pieces]
-    static = [name for piece, inside in zip(pieces, names, strict=True) if piece.is_static for name in inside]
-    assert static.count("ffn") == 3
-    assert not {"mha", "select_rows", "lm_head"} & set(static)
-    assert [piece.is_static for piece in pieces] == [True, False] * 4
+def test_attention_and_what_is_behind_the_chosen_rows_is_never_captured(make_rig, model):
+    with loaded(recipe(model), asked(make_rig()).backend) as found:
+        plan = found.plan
+    captured = [call.op for start, stop in plan.pieces.spans for call in plan.program.calls[start:stop]]
+    assert captured.count("ffn") == 3
+    assert not {"mha", "select_rows", "lm_head", "embedding"} & set(captured)
+    reasons = {cut.op: cut.reason for cut in plan.pieces.cuts}
+    assert reasons["mha"] == "it reads what the step's sequences are"
+    assert reasons["lm_head"] == "its rows are those whose logits are wanted, not tokens"
 
 
 def test_padding_rows_reach_no_result(make_rig, model):

@@ -5,18 +5,22 @@ import torch
 
 from anychip_kunlun.kv import KunlunKVPool, head_major
 from anychip_sdk.errors import MemoryInsufficient
-from anychip_sdk.kv import TOKEN_MAJOR, KVSpec
+from anychip_sdk.kv import PoolSpec
+from anychip_sdk.state import StateGroup, StateSpec, StateTensor
+
+KV = StateSpec("kv", "paged", (StateTensor("k", (2, 32)), StateTensor("v", (2, 32))))
+WINDOWED = StateSpec("kv", "paged", KV.tensors, window=64)
+RECURRENT = StateSpec("state", "slot", (StateTensor("state", (2, 8), torch.float32),))
 
 
 def spec(**changes):
-    values = {"layers": 2, "kv_heads": 2, "head_dim": 32, "dtype": torch.bfloat16, "page_size": 128}
-    return KVSpec(**{**values, "budget_bytes": 1 << 20, **changes})
+    values = {"groups": (StateGroup(KV, 2),), "dtype": torch.bfloat16, "page_size": 128, "budget_bytes": 1 << 20}
+    return PoolSpec(**{**values, **changes})
 
 
 def test_memory_is_one_allocation_with_heads_before_tokens(rig, device):
     pool = KunlunKVPool(spec(), device)
-    keys, values = pool.layer(1)
-    assert pool.layout.axes == TOKEN_MAJOR
+    keys, values = pool.tensors(0, 1)
     assert keys.shape == (pool.layout.pages, 128, 2, 32)
     assert head_major(keys).shape == (pool.layout.pages, 2, 128, 32)
     assert head_major(keys).is_contiguous()
@@ -36,14 +40,38 @@ def test_pages_cost_no_call_of_the_driver(rig, device):
 def test_a_copied_page_is_copied_in_all_layers_and_no_other_is_touched(device):
     pool = KunlunKVPool(spec(page_size=16), device)
     for layer in range(2):
-        for cache in pool.layer(layer):
+        for cache in pool.tensors(0, layer):
             cache.copy_(torch.randn(cache.shape, generator=torch.Generator().manual_seed(layer)))
-    before = [cache.clone() for layer in range(2) for cache in pool.layer(layer)]
+    before = [cache.clone() for layer in range(2) for cache in pool.tensors(0, layer)]
     pool.copy_pages([1], [4])
-    for cache, old in zip((cache for layer in range(2) for cache in pool.layer(layer)), before, strict=True):
+    for cache, old in zip((cache for layer in range(2) for cache in pool.tensors(0, layer)), before, strict=True):
         assert torch.equal(cache[4], old[1])
         kept = [page for page in range(pool.layout.pages) if page != 4]
         assert torch.equal(cache[kept], old[kept])
+
+
+def test_all_groups_are_copied_and_slots_are_kept_apart(device):
+    groups = (StateGroup(KV, 2), StateGroup(WINDOWED, 1), StateGroup(RECURRENT, 2))
+    pool = KunlunKVPool(spec(groups=groups, page_size=16, slots=3), device)
+    places = [(0, 0), (0, 1), (1, 0)]
+    for group, layer in places:
+        for cache in pool.tensors(group, layer):
+            cache.copy_(torch.randn(cache.shape, generator=torch.Generator().manual_seed(10 * group + layer)))
+    for layer in range(2):
+        [state] = pool.tensors(2, layer)
+        assert not state.any()
+        state.copy_(torch.arange(state.numel()).view(state.shape) + layer)
+    before = [cache.clone() for place in places for cache in pool.tensors(*place)]
+    pool.copy_pages([1, 2], [4, 0])
+    for old, cache in zip(before, (one for place in places for one in pool.tensors(*place)), strict=True):
+        assert torch.equal(cache[[4, 0]], old[[1, 2]])
+        assert torch.equal(cache[[1, 2, 3]], old[[1, 2, 3]])
+    pool.copy_slots([0], [2])
+    pool.clear_slots([0])
+    for layer in range(2):
+        [state] = pool.tensors(2, layer)
+        assert torch.equal(state[2], torch.arange(16).view(2, 8).float() + layer)
+        assert not state[0].any()
 
 
 def test_integers_need_scales_that_it_does_not_keep(device):

@@ -9,10 +9,9 @@ from anychip_sdk.backend import load_backend
 from anychip_sdk.conformance.reference import reference_claims
 from anychip_sdk.conformance.reference.plugin import AsyncReferencePlugin
 from anychip_sdk.conformance.requirements import REQUIREMENTS
-from anychip_sdk.conformance.trial.pools import NewTensors, read_token, trapped
+from anychip_sdk.conformance.trial.pools import NewTensors, trapped
 from anychip_sdk.hooks import hookimpl
 from anychip_sdk.kv import SlabKVPool
-from anychip_sdk.ops import paged_attention
 from anychip_sdk.testing import ReferenceDevice
 from support.op_kv_checks import KV_IDS, claims_for, kills, violations
 from support.reference_runs import load_cpu
@@ -52,55 +51,32 @@ def test_a_wrong_history_is_told_in_its_shortest_form():
     assert found == "AC-KV-002: page 0 has 3 references, expected 2; after alloc(1) retain([0])"
 
 
-class HeadMajorPool(SlabKVPool):
-    """Keeps heads before slots, and says so."""
-
-    def __init__(self, spec, device):
-        super().__init__(spec, device)
-        self._layout = replace(self._layout, axes=("page", "head", "slot", "dim"))
-        shape = (spec.layers, 2, self._layout.pages, spec.kv_heads, spec.page_size, spec.head_dim)
-        slab = self._buffer.view(spec.dtype).view(shape)
-        self._layers = [(slab[i, 0], slab[i, 1]) for i in range(spec.layers)]
-
-
 class HeadMajorPlugin(AsyncReferencePlugin):
-    """A right backend with a layout of its own."""
+    """A right backend whose memory has heads before slots."""
 
     @hookimpl
     def anychip_create_kv_pool(self, spec, device):
-        return HeadMajorPool(spec, device)
+        return SlabKVPool(spec, device, heads_first=True)
 
     def kernels(self):
-        def write(k, v, k_cache, v_cache, slots):
-            size = k_cache.shape[2]
+        def write(k, v, k_cache, v_cache, step, group):
+            size, slots = step.page_size, step.paged(group).slots
             for cache, value in ((k_cache, k), (v_cache, v)):
-                cache.transpose(1, 2)[slots // size, slots % size] = value
+                assert cache.transpose(1, 2).is_contiguous() or not cache.numel()
+                cache.transpose(1, 2)[slots // size, :, slots % size] = value
             return k_cache, v_cache
 
-        def attend(q, k_cache, v_cache, batch, scale, window=None):
-            return paged_attention.reference(q, k_cache.transpose(1, 2), v_cache.transpose(1, 2), batch, scale, window)
-
-        return {**super().kernels(), "kv_write": write, "paged_attention": attend}
+        return {**super().kernels(), "kv_write": write}
 
 
 @pytest.mark.parametrize("key", [*KV_IDS, "AC-OP-001", "AC-OP-011"])
-def test_another_layout_that_is_told_is_right(key):
+def test_another_order_of_memory_is_right(key):
     def load():
         return load_backend("refchip", HeadMajorPlugin(), distribution="test", version="1")
 
     claims = claims_for(dtypes=("bfloat16",))
     claims = replace(claims, ops={name: ("bfloat16",) for name in ("kv_write", "paged_attention")})
     assert violations(key, load, claims) == []
-
-
-def test_a_token_is_read_by_the_names_of_the_axes():
-    canonical = torch.arange(2 * 3 * 4 * 8).view(2, 3, 4, 8)  # page, slot, head, dim
-    split = canonical.view(2, 3, 4, 2, 4).permute(0, 2, 3, 1, 4)
-    assert torch.equal(read_token(canonical, ("page", "slot", "head", "dim"), 1, 2), canonical[1, 2])
-    assert torch.equal(
-        read_token(canonical.permute(0, 2, 3, 1), ("page", "head", "dim", "slot"), 1, 2), canonical[1, 2]
-    )
-    assert torch.equal(read_token(split, ("page", "head", "dim", "slot", "dim"), 1, 2), canonical[1, 2])
 
 
 def test_a_trap_notes_allocations_and_is_gone_afterwards():

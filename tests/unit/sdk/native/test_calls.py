@@ -1,6 +1,7 @@
 """What a native kernel is handed: tensors, strides, scalars, needs, and errors on the way back."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,12 +9,13 @@ import torch
 from anychip_sdk.device import DeviceConfig
 from anychip_sdk.errors import BackendBroken
 from anychip_sdk.native import abi
-from anychip_sdk.native.calls import batch_struct, tensor_struct
+from anychip_sdk.native.calls import StepBlock, tensor_struct
 from anychip_sdk.native.loader import load_native_backend
 from anychip_sdk.native.shapes import result_rules
 from anychip_sdk.ops import CATALOGUE
 from anychip_sdk.registry import OpKey
-from anychip_sdk.testing.cases import random_batch, random_case
+from anychip_sdk.step import Slots, Step
+from anychip_sdk.testing.cases import random_case, random_step
 
 TENSORS, SCALARS, NDIM, STRIDE, HAS_DEVICE, ARGS_SIZE = range(6)
 
@@ -87,20 +89,27 @@ def test_the_shapes_of_results_follow_from_the_schema(name):
         if rule.same_as is not None:
             assert args[rule.same_as] is want
         else:
-            assert rule.shape(args) == tuple(want.shape)
+            given = [StepBlock(value) if isinstance(value, Step) else value for value in args]
+            assert rule.shape(given) == tuple(want.shape)
             assert (rule.dtype or args[rule.dtype_of].dtype) == want.dtype
 
 
-def test_a_batch_is_made_once_a_step_and_holds_its_rows():
-    batch = random_batch(torch.Generator().manual_seed(0), 4, 64, decode=[9, 3], prefill=[(5, 7)])
-    made = batch_struct(batch)
-    assert batch_struct(batch) is made
-    found = abi.BatchC.from_address(made.address)
-    assert (found.rows, found.tokens, found.page_size, found.decode_rows) == (3, 7, 4, 2)
-    assert found.pages_max == batch.page_table.shape[1]
+def test_a_step_holds_its_rows_and_every_group_s_pages_or_slots():
+    step = random_step(torch.Generator().manual_seed(0), 4, 64, decode=[9, 3], prefill=[(5, 7)], groups=2)
+    slots = torch.tensor([4, 0, 2])
+    made = StepBlock(replace(step, groups=(*step.groups, Slots(slots))))
+    found = abi.StepC.from_address(made.address)
+    assert (found.rows, found.tokens, found.logits, found.page_size, found.decode_rows) == (3, 7, 3, 4, 2)
     assert list(found.query_lens_host[:3]) == [1, 1, 5]
     assert list(found.context_lens_host[:3]) == [9, 3, 7]
-    assert found.page_table == batch.page_table.data_ptr()
+    assert found.positions == step.positions.data_ptr()
+    assert found.group_count == 3
+    for index, entry in enumerate(step.groups):
+        group = found.groups[index]
+        assert (group.kind, group.pages_max) == (abi.STATE_PAGED, entry.page_table.shape[1])
+        assert (group.page_table, group.slots) == (entry.page_table.data_ptr(), entry.slots.data_ptr())
+    last = found.groups[2]
+    assert (last.kind, last.pages_max, last.page_table, last.slots) == (abi.STATE_SLOT, 0, None, slots.data_ptr())
 
 
 def test_a_tensor_that_c_cannot_be_told_of_is_refused():

@@ -9,11 +9,13 @@ import torch
 
 from anychip_sdk.device import DeviceConfig
 from anychip_sdk.errors import BackendBroken, DeviceAbsent, KVPoolExhausted, MemoryInsufficient
-from anychip_sdk.kv import KVSpec, SlabKVPool
+from anychip_sdk.kv import PoolSpec, SlabKVPool
 from anychip_sdk.native.calls import NativeWeight
 from anychip_sdk.native.loader import load_native_backend
 from anychip_sdk.ops import CATALOGUE
-from anychip_sdk.testing.cases import random_case
+from anychip_sdk.registry import with_prepared
+from anychip_sdk.state import StateGroup, StateSpec, StateTensor
+from anychip_sdk.testing.cases import chunk_step, random_case
 from anychip_sdk.testing.check import check_kernel
 from support.native_libraries import EXAMPLE
 
@@ -65,10 +67,10 @@ def test_an_op_is_as_exact_as_the_catalogue_asks(example, device, name, dtype):
     for seed, shape in enumerate(SHAPES):
         for strided in (False, True):
             case = random_case(name, dtype, seed, strided=strided, bias=seed % 2 == 0, **shape)
-            found = check_kernel(CATALOGUE[name], kernel.function, case, dtype)
+            found = check_kernel(CATALOGUE[name], kernel, case, dtype)
             assert found.passed, (shape, strided, found)
             if kernel.prepares_weight:
-                found = check_kernel(CATALOGUE[name], kernel.function, case, dtype, prepare=prepared)
+                found = check_kernel(CATALOGUE[name], kernel, case, dtype, prepare=prepared)
                 assert found.passed, (shape, strided, found)
 
 
@@ -100,10 +102,10 @@ def test_special_numbers_are_rounded_as_torch_does(example, value):
 def test_bfloat16_is_rounded_once(example):
     # halfway between two neighbours: to the even one
     x = torch.tensor([[1.0 + 2**-8]], dtype=torch.float32).repeat(1, 2)
-    got = own(example, "kv_write").function
+    kernel = own(example, "kv_write")
     k = x.view(2, 1, 1)
     cache = torch.zeros(1, 2, 1, 1, dtype=torch.bfloat16)
-    got(k, k, cache, cache.clone(), torch.tensor([0, 1]))
+    kernel.function(*with_prepared(kernel, (k, k, cache, cache.clone(), chunk_step([7, 8], 0, 2, [0], 2), 0), {}))
     assert torch.equal(cache.flatten(), x.flatten().to(torch.bfloat16))
 
 
@@ -212,8 +214,14 @@ def test_device_names_are_its_own_or_native(example, device):
 
 
 def spec(**changes):
-    sizes = {"layers": 2, "kv_heads": 2, "head_dim": 4, "dtype": torch.bfloat16, "page_size": 4}
-    return KVSpec(**{**sizes, "budget_bytes": 1 << 14, **changes})
+    sizes = {"groups": (StateGroup(KV, 2),), "dtype": torch.bfloat16, "page_size": 4, "budget_bytes": 1 << 14}
+    return PoolSpec(**{**sizes, **changes})
+
+
+KV = StateSpec("kv", "paged", (StateTensor("k", (2, 4)), StateTensor("v", (2, 4))))
+LATENT = StateSpec("latent", "paged", (StateTensor("latent", (6,)),))
+RECURRENT = StateSpec("state", "slot", (StateTensor("state", (2, 3), torch.float32), StateTensor("inputs", (5,))))
+SEVERAL = (StateGroup(KV, 2), StateGroup(LATENT, 1), StateGroup(RECURRENT, 3))
 
 
 @pytest.mark.parametrize("page_size", [1, 16])
@@ -224,7 +232,7 @@ def test_the_pool_is_laid_out_as_the_default_one(example, device, page_size):
     )
     assert pool.layout == default.layout
     for index in range(2):
-        for mine, theirs in zip(pool.layer(index), default.layer(index), strict=True):
+        for mine, theirs in zip(pool.tensors(0, index), default.tensors(0, index), strict=True):
             assert (mine.shape, mine.stride(), mine.dtype) == (theirs.shape, theirs.stride(), theirs.dtype)
     default.close()
     pool.close()
@@ -257,14 +265,37 @@ def test_pages_are_copied_in_every_layer(example, device):
     pool = example.create_kv_pool(spec(), device)
     source, target = pool.alloc(2)
     for index in range(2):
-        for which, cache in enumerate(pool.layer(index)):
+        for which, cache in enumerate(pool.tensors(0, index)):
             cache[source] = 10 * index + which + 1
     pool.copy_pages([source], [target])
     for index in range(2):
-        for which, cache in enumerate(pool.layer(index)):
+        for which, cache in enumerate(pool.tensors(0, index)):
             assert cache[target].eq(10 * index + which + 1).all()
     with pytest.raises(ValueError, match="1 sources, 2 destinations"):
         pool.copy_pages([0], [0, 1])
+    pool.close()
+
+
+def test_a_pool_of_several_groups_is_laid_out_as_the_default_one(example, device):
+    wanted = spec(groups=SEVERAL, slots=3)
+    pool, default = example.create_kv_pool(wanted, device), SlabKVPool(wanted, device)
+    assert pool.layout == default.layout
+    for group, kept in enumerate(SEVERAL):
+        for layer in range(kept.layers):
+            for mine, theirs in zip(pool.tensors(group, layer), default.tensors(group, layer), strict=True):
+                assert (mine.shape, mine.stride(), mine.dtype) == (theirs.shape, theirs.stride(), theirs.dtype)
+                assert not mine.any()
+                mine.copy_(torch.arange(mine.numel()).view(mine.shape) % 7 + group + layer)
+                theirs.copy_(mine)
+    for one in (pool, default):
+        one.copy_pages([0, 2], [1, 3])
+        one.copy_slots([2], [0])
+        one.clear_slots([1])
+    for group, kept in enumerate(SEVERAL):
+        for layer in range(kept.layers):
+            for mine, theirs in zip(pool.tensors(group, layer), default.tensors(group, layer), strict=True):
+                assert torch.equal(mine, theirs)
+    default.close()
     pool.close()
 
 

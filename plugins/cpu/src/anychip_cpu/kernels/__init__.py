@@ -43,9 +43,17 @@ def register(registry: Registrar) -> None:
     registry.register("linear", linear.linear_plain, dtypes=FLOATS)
     registry.register("lm_head", linear.lm_head_plain, dtypes=FLOATS)
     registry.register("ffn", blocks.Ffn(blocks.plain, rows), dtypes=FLOATS, name="ffn_plain")
-    registry.register("mha", blocks.Mha(blocks.plain, attention, rows), dtypes=FLOATS, name="mha_plain")
-    registry.register("paged_attention", attention, dtypes=FLOATS, requires=_needs(library), name="native")
-    registry.register("paged_attention", gathered, dtypes=FLOATS, name="gathered_flash")
+    mha = blocks.Mha(blocks.plain, attention, rows)
+    registry.register("mha", mha, dtypes=FLOATS, prepare=mha.prepare, name="mha_plain")
+    registry.register(
+        "paged_attention",
+        attention,
+        dtypes=FLOATS,
+        requires=_needs(library),
+        prepare=attention.prepare,
+        name="native",
+    )
+    registry.register("paged_attention", gathered, dtypes=FLOATS, prepare=gathered.prepare, name="gathered_flash")
     products = quantized.Products(loaded)
     needs = {**_absence(library), "group_size": multiple_of(BLOCK)}
     for name in quantized.OPS:
@@ -89,15 +97,24 @@ def _natives(rows: Rows) -> dict[str, KernelFunction]:
 def _register_dense(registry: Registrar, products: dense.Dense, attention: NativeAttention, rows: Rows) -> None:
     """Kernels whose weights go through `dense.prepare`; where they lack something, `_register_packed`'s take over."""
     lack = dense.lack()
+    mha = blocks.Mha(products.linear, attention, rows)
     kernels: dict[str, KernelFunction] = {
         "linear": products.linear,
         "lm_head": products.lm_head,
         "ffn": blocks.Ffn(products.linear, rows),
-        "mha": blocks.Mha(products.linear, attention, rows),
+        "mha": mha,
     }
     needs = {} if lack is None else {"machine": Need(lambda _: False, lack)}
     for name, kernel in kernels.items():
-        registry.register(name, kernel, dtypes=(dense.DTYPE,), requires=needs, prepares_weight=True, name="native")
+        registry.register(
+            name,
+            kernel,
+            dtypes=(dense.DTYPE,),
+            requires=needs,
+            prepares_weight=True,
+            prepare=mha.prepare if name == "mha" else None,
+            name="native",
+        )
 
 
 def _choosers(drawing: Drawing) -> dict[str, KernelFunction]:
@@ -112,7 +129,7 @@ def _register_packed(
     registry.register("linear", linear.linear_packed, dtypes=dtypes, prepares_weight=True)
     registry.register("lm_head", linear.lm_head_packed, dtypes=dtypes, prepares_weight=True)
     registry.register("ffn", blocks.Ffn(packed.multiply, rows), dtypes=dtypes, prepares_weight=True, name="ffn_packed")
-    registry.register("mha", mha, dtypes=dtypes, prepares_weight=True, name="mha_packed")
+    registry.register("mha", mha, dtypes=dtypes, prepares_weight=True, prepare=mha.prepare, name="mha_packed")
 
 
 _SIMPLE: dict[str, KernelFunction] = {
@@ -121,7 +138,6 @@ _SIMPLE: dict[str, KernelFunction] = {
     "apply_logit_bias": apply_logit_bias.reference,  # plain torch already, and it runs rarely
     "apply_penalties": penalties.apply_penalties,
     "argmax": sampling.argmax,
-    "copy_pages": cache.copy_pages,
     "embedding": linear.embedding,
     "gelu": elementwise.gelu,
     "gelu_mul": elementwise.gelu_mul,

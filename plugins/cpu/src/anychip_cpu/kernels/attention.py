@@ -3,15 +3,49 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from anychip_cpu import host, native
 from anychip_cpu.kernels.attention_plan import Block, DecodeBucket, Keys, StepPlan, plan_step
-from anychip_sdk.ops.base import AttentionBatch
+from anychip_cpu.kernels.cache import are_slots_even
+from anychip_sdk.registry import Facts, Prepare
+from anychip_sdk.step import Step, StepLimits
 
 Pair = tuple[torch.Tensor, torch.Tensor]
+
+#: what a step's preparation reads
+FACTS = ("heads", "kv_heads", "head_dim", "window", "dtype", "kv_dtype", "group")
+
+
+class AttentionStep(NamedTuple):
+    """What one step's attention needs in each layer."""
+
+    step: Step
+    dtype: torch.dtype  #: of the queries that it was made for
+    call: native.AttentionCall | None  #: of the first rows; None: the library has none
+    rows: int  #: how many these are
+    plan: StepPlan | None  #: of the other rows; None: there are none
+
+
+def heads_of(facts: Facts) -> native.Heads:
+    """What layers with these facts work on."""
+    dtype: torch.dtype = getattr(torch, str(facts["dtype"]))
+    counts = (facts["heads"], facts["kv_heads"], facts["head_dim"])
+    return native.Heads(dtype, *(int(count or 0) for count in counts))
+
+
+def is_kept_in(facts: Facts) -> bool:
+    """Whether keys and values are kept in the dtype that they are computed in."""
+    return facts.get("kv_dtype") in (None, facts["dtype"])
+
+
+def _group_and_window(facts: Facts) -> tuple[int, int | None]:
+    group, window = facts.get("group"), facts.get("window")
+    return int(group or 0), None if window is None else int(window)
 
 
 class NativeAttention:
@@ -29,28 +63,40 @@ class NativeAttention:
         self._library = library
         self._gathered = gathered
         self._has_tiles = "amx_bf16" in host.instruction_sets()
+        self.prepare = Prepare(self.make, facts=FACTS)
+
+    def make(self, facts: Facts, constants: Mapping[str, Any], limits: StepLimits) -> Callable[[Step], AttentionStep]:
+        heads, library = heads_of(facts), self._library
+        group, window = _group_and_window(facts)
+        is_native = native.supports(heads.dtype, heads.head_dim) and is_kept_in(facts)
+        has_tiles = self._has_tiles and heads.dtype == torch.bfloat16
+
+        def prepare(step: Step) -> AttentionStep:
+            rows = step.decode_rows if has_tiles else step.rows
+            if library is None or not is_native or not rows:
+                return AttentionStep(step, heads.dtype, None, 0, plan_step(step, group, window, heads.dtype))
+            call = native.AttentionCall(library, step, group, heads, rows)
+            plan = plan_step(step, group, window, heads.dtype, rows) if rows < step.rows else None
+            return AttentionStep(step, heads.dtype, call, rows, plan)
+
+        return prepare
 
     def __call__(
         self,
         q: torch.Tensor,
         k_cache: torch.Tensor,
         v_cache: torch.Tensor,
-        batch: AttentionBatch,
+        prepared: AttentionStep,
         scale: float,
         window: int | None = None,
+        group: int = 0,
     ) -> torch.Tensor:
-        if self._library is None or not _is_readable(q, k_cache, v_cache):
-            return self._gathered(q, k_cache, v_cache, batch, scale, window)
-        library = self._library
-        rows = batch.decode_rows if self._has_tiles and q.dtype == torch.bfloat16 else batch.rows
-        key = f"cpu.native {q.dtype} {q.shape[1]} {k_cache.shape[2]} {rows}"
-        call: native.AttentionCall = batch.once(
-            key, lambda: native.AttentionCall(library, batch, q, k_cache.shape[2], rows)
-        )
+        if prepared.call is None or prepared.dtype != q.dtype or not _is_readable(q, k_cache, v_cache):
+            return self._gathered(q, k_cache, v_cache, prepared, scale, window, group)
         out = torch.empty(q.shape, dtype=q.dtype)
-        call(out, q, k_cache, v_cache, scale, window)
-        if rows < batch.rows:
-            self._gathered.prefill(out, q, k_cache, v_cache, batch, scale, window)
+        prepared.call(out, q, k_cache, v_cache, scale, window)
+        if prepared.plan is not None:
+            self._gathered.prefill(out, q, (k_cache, v_cache), prepared.plan, scale)
         return out
 
 
@@ -88,34 +134,41 @@ class PagedAttention:
     def __init__(self) -> None:
         self._scratch = _Scratch()
 
+        self.prepare = Prepare(self.make, facts=FACTS)
+
+    def make(self, facts: Facts, constants: Mapping[str, Any], limits: StepLimits) -> Callable[[Step], AttentionStep]:
+        heads = heads_of(facts)
+        group, window = _group_and_window(facts)
+
+        def prepare(step: Step) -> AttentionStep:
+            return AttentionStep(step, heads.dtype, None, 0, plan_step(step, group, window, heads.dtype))
+
+        return prepare
+
     def __call__(
         self,
         q: torch.Tensor,
         k_cache: torch.Tensor,
         v_cache: torch.Tensor,
-        batch: AttentionBatch,
+        prepared: AttentionStep,
         scale: float,
         window: int | None = None,
+        group: int = 0,
     ) -> torch.Tensor:
+        plan = prepared.plan
+        if plan is None or prepared.rows or prepared.dtype != q.dtype:
+            # the library was to do it, but can't read these strides or dtypes, which facts don't tell
+            plan = plan_step(prepared.step, group, window, q.dtype)
         out = torch.empty(q.shape, dtype=q.dtype)
-        for bucket in _plan(batch, window, q.dtype).decodes:
+        for bucket in plan.decodes:
             self._decode(out, q, (k_cache, v_cache), bucket, scale)
-        self.prefill(out, q, k_cache, v_cache, batch, scale, window)
+        self.prefill(out, q, (k_cache, v_cache), plan, scale)
         return out
 
-    def prefill(
-        self,
-        out: torch.Tensor,
-        q: torch.Tensor,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        batch: AttentionBatch,
-        scale: float,
-        window: int | None,
-    ) -> None:
+    def prefill(self, out: torch.Tensor, q: torch.Tensor, caches: Pair, plan: StepPlan, scale: float) -> None:
         """Fill in the prefill rows' part of `out`."""
-        for row in _plan(batch, window, q.dtype).prefills:
-            k, v = self._gather((k_cache, v_cache), row.keys, q.dtype)
+        for row in plan.prefills:
+            k, v = self._gather(caches, row.keys, q.dtype)
             for block in row.blocks:
                 _prefill(out, q, k, v, block, scale)
 
@@ -139,18 +192,16 @@ class PagedAttention:
         return k.to(dtype), v.to(dtype)
 
     def _tokens(self, name: str, cache: torch.Tensor, keys: Keys) -> torch.Tensor:
+        if not are_slots_even(cache):
+            slots = torch.arange(keys.first, keys.first + keys.tokens) if keys.slots is None else keys.slots
+            return cache[slots // cache.shape[1], slots % cache.shape[1]]
         by_slot = cache.view(-1, *cache.shape[2:])
         if keys.slots is None:
             return by_slot[keys.first : keys.first + keys.tokens]
         width = by_slot[0].numel()
         buffer = self._scratch.take(name, keys.tokens * width, cache.dtype).view(keys.tokens, width)
-        torch.index_select(by_slot.view(-1, width), 0, keys.slots, out=buffer)
+        torch.index_select(by_slot.flatten(1), 0, keys.slots, out=buffer)
         return buffer.view(keys.tokens, *cache.shape[2:])
-
-
-def _plan(batch: AttentionBatch, window: int | None, dtype: torch.dtype) -> StepPlan:
-    plan: StepPlan = batch.once(f"cpu.attention {window} {dtype}", lambda: plan_step(batch, window, dtype))
-    return plan
 
 
 def _prefill(out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, block: Block, scale: float) -> None:
@@ -171,4 +222,4 @@ def _prefill(out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tenso
     out[block.start : block.stop] = mixed.squeeze(0).transpose(0, 1)
 
 
-__all__ = ["NativeAttention", "PagedAttention"]
+__all__ = ["FACTS", "AttentionStep", "NativeAttention", "PagedAttention", "heads_of", "is_kept_in"]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from anychip_sdk.ops.base import AttentionBatch
+from anychip_sdk.step import Step
 
 #: queries per attention call of a prefill row that sees earlier tokens; bounds the mask and the masked-out work
 BLOCK = 512
@@ -58,13 +58,26 @@ class StepPlan(NamedTuple):
     prefills: tuple[PrefillRow, ...]
 
 
-def plan_step(batch: AttentionBatch, window: int | None, dtype: torch.dtype) -> StepPlan:
-    """Buckets for the decode rows, blocks for the others; `dtype` is the masks'."""
-    visible = [context if window is None else min(context, window) for context in batch.context_lens_host]
-    decodes = tuple(_bucket(batch, rows, visible, dtype) for rows in bucketed(visible[: batch.decode_rows]))
-    spans = _prefill_spans(batch, window)
+def plan_step(step: Step, group: int, window: int | None, dtype: torch.dtype, first: int = 0) -> StepPlan:
+    """Buckets for the decode rows, blocks for the others.
+
+    Args:
+        step: whose rows are planned.
+        group: of states, whose pages are read.
+        window: that queries see.
+        dtype: of the masks.
+        first: rows before are left out; 0, or all decode rows.
+    """
+    table = step.paged(group).page_table
+    visible = [context if window is None else min(context, window) for context in step.context_lens_host]
+    buckets = bucketed(visible[: step.decode_rows]) if first == 0 else []
+    decodes = tuple(_bucket(step, table, rows, visible, dtype) for rows in buckets)
+    spans = _prefill_spans(step, window)
     mask = _step_mask([span for row in spans for span in row[1]], window, dtype)
-    prefills = tuple(_prefill_row(batch, row, low, blocks, mask) for row, (low, blocks) in _numbered(batch, spans))
+    prefills = tuple(
+        _prefill_row(step, table, step.decode_rows + number, low, blocks, mask)
+        for number, (low, blocks) in enumerate(spans)
+    )
     return StepPlan(decodes, prefills)
 
 
@@ -96,18 +109,18 @@ def _aligned(tokens: int) -> int:
     return -(-tokens // ALIGNMENT) * ALIGNMENT
 
 
-def _bucket(batch: AttentionBatch, rows: list[int], visible: list[int], dtype: torch.dtype) -> DecodeBucket:
-    device = batch.page_table.device
+def _bucket(step: Step, table: torch.Tensor, rows: list[int], visible: list[int], dtype: torch.dtype) -> DecodeBucket:
+    device = table.device
     lengths_host = [visible[row] for row in rows]
     longest = _aligned(max(lengths_host))
-    everyone = len(rows) == batch.decode_rows
+    everyone = len(rows) == step.decode_rows
     index = None if everyone else torch.tensor(rows, dtype=torch.int64, device=device)
     lengths = torch.tensor(lengths_host, device=device).unsqueeze(1)
-    contexts = torch.tensor([batch.context_lens_host[row] for row in rows], device=device).unsqueeze(1)
+    contexts = torch.tensor([step.context_lens_host[row] for row in rows], device=device).unsqueeze(1)
     offsets = torch.arange(longest, device=device).unsqueeze(0)
     positions = contexts - lengths + torch.minimum(offsets, lengths - 1)
-    table = batch.page_table[: len(rows)] if index is None else batch.page_table.index_select(0, index)
-    keys = _keys(table, positions, batch.page_size)
+    table = table[: len(rows)] if index is None else table.index_select(0, index)
+    keys = _keys(table, positions, step.page_size)
     mask = None
     if min(lengths_host) < longest:
         hidden = (offsets >= lengths).view(len(rows), 1, 1, longest)
@@ -124,12 +137,12 @@ def _keys(table: torch.Tensor, positions: torch.Tensor, page_size: int) -> Keys:
     return Keys(slots, 0, slots.numel())
 
 
-def _prefill_spans(batch: AttentionBatch, window: int | None) -> list[tuple[int, list[_Span]]]:
+def _prefill_spans(step: Step, window: int | None) -> list[tuple[int, list[_Span]]]:
     """For each prefill row: the first position that it reads and its blocks, keys counted from there."""
     found = []
-    token = batch.decode_rows
-    for row in range(batch.decode_rows, batch.rows):
-        length, context = batch.query_lens_host[row], batch.context_lens_host[row]
+    token = step.decode_rows
+    for row in range(step.decode_rows, step.rows):
+        length, context = step.query_lens_host[row], step.context_lens_host[row]
         found.append(_row_spans(token, length, context, window))
         token += length
     return found
@@ -148,17 +161,13 @@ def _row_spans(token: int, length: int, context: int, window: int | None) -> tup
     return low, spans
 
 
-def _numbered(batch: AttentionBatch, spans: list[tuple[int, list[_Span]]]) -> list[tuple[int, tuple[int, list[_Span]]]]:
-    return [(batch.decode_rows + number, span) for number, span in enumerate(spans)]
-
-
 def _prefill_row(
-    batch: AttentionBatch, row: int, low: int, spans: list[_Span], mask: torch.Tensor | None
+    step: Step, table: torch.Tensor, row: int, low: int, spans: list[_Span], mask: torch.Tensor | None
 ) -> PrefillRow:
-    context = batch.context_lens_host[row]
+    context = step.context_lens_host[row]
     stops = [span.key_start + _aligned(span.key_stop - span.key_start) for span in spans]
-    positions = torch.arange(low, low + max(stops), device=batch.page_table.device).clamp(max=context - 1)
-    keys = _keys(batch.page_table[row : row + 1], positions.unsqueeze(0), batch.page_size)
+    positions = torch.arange(low, low + max(stops), device=table.device).clamp(max=context - 1)
+    keys = _keys(table[row : row + 1], positions.unsqueeze(0), step.page_size)
     blocks = (
         Block(*span._replace(key_stop=stop), _corner(mask, span, stop)) for span, stop in zip(spans, stops, strict=True)
     )

@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional
 
 from anychip_cpu.kernels import packed
+from anychip_sdk.step import Step
 
 
 def linear_packed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -30,12 +31,14 @@ def lm_head_plain(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return functional.linear(x, weight).float()
 
 
-def embedding(token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return weight.index_select(0, token_ids)
+def embedding(step: Step, weight: torch.Tensor) -> torch.Tensor:
+    if step.embeddings is not None:
+        return step.embeddings.to(weight.dtype)
+    return weight.index_select(0, step.token_ids)
 
 
-def select_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    return x.index_select(0, rows)
+def select_rows(x: torch.Tensor, step: Step) -> torch.Tensor:
+    return x.index_select(0, step.logit_rows)
 
 
 __all__ = ["embedding", "linear_packed", "linear_plain", "lm_head_packed", "lm_head_plain", "select_rows"]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from anychip_cpu.kernels.norm import scaled
+from anychip_sdk.step import Step
 
 SIGNS = torch.tensor([[-1.0], [1.0]])
 #: how many numbers are worked on at a time
@@ -76,10 +77,8 @@ def joined(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
     return both
 
 
-def rope(
-    q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor, table: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    turn = angles(positions, table)
+def rope(q: torch.Tensor, k: torch.Tensor, step: Step, table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    turn = angles(step.positions, table)
     both = joined(q, k)
     if both is None:
         return turned(q, turn), turned(k, turn)
@@ -92,10 +91,10 @@ def qk_norm_rope(
     q_weight: torch.Tensor,
     k_weight: torch.Tensor,
     eps: float,
-    positions: torch.Tensor,
+    step: Step,
     table: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    turn = angles(positions, table)
+    turn = angles(step.positions, table)
     both = joined(q, k)
     if both is None:
         q_norms = Norms(q.shape[1], q_weight, k_weight, eps)

@@ -9,6 +9,7 @@ import torch
 from anychip_cpu import native
 from anychip_cpu.kernels import cache, elementwise, norm, rope, row_args, sampling
 from anychip_cpu.kernels.row_args import NO_PART, Part
+from anychip_sdk.step import Step
 
 HEAD_DIM_MAX = 1024
 
@@ -95,10 +96,10 @@ class Rows:
         self._library.argmax(row_args.argmax(logits, ids))
         return ids
 
-    def rope(self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor, table: torch.Tensor) -> Pair:
-        turn = Turn(positions, table)
+    def rope(self, q: torch.Tensor, k: torch.Tensor, step: Step, table: torch.Tensor) -> Pair:
+        turn = Turn(step.positions, table)
         if not (self.can_read(q, k) and self.can_turn(turn)):
-            return rope.rope(q, k, positions, table)
+            return rope.rope(q, k, step, table)
         return self._turned(q, k, NO_NORMS, turn)
 
     def qk_norm_rope(
@@ -108,12 +109,12 @@ class Rows:
         q_weight: torch.Tensor,
         k_weight: torch.Tensor,
         eps: float,
-        positions: torch.Tensor,
+        step: Step,
         table: torch.Tensor,
     ) -> Pair:
-        turn = Turn(positions, table)
+        turn = Turn(step.positions, table)
         if not (self.can_read(q, k, q_weight, k_weight) and self.can_turn(turn)):
-            return rope.qk_norm_rope(q, k, q_weight, k_weight, eps, positions, table)
+            return rope.qk_norm_rope(q, k, q_weight, k_weight, eps, step, table)
         return self._turned(q, k, Norms((q_weight, k_weight, None), eps), turn)
 
     def _turned(self, q: torch.Tensor, k: torch.Tensor, norms: Norms, turn: Turn) -> Pair:
@@ -123,10 +124,17 @@ class Rows:
         return q_out, k_out
 
     def kv_write(
-        self, k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slots: torch.Tensor
+        self,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        step: Step,
+        group: int = 0,
     ) -> Pair:
+        slots = step.paged(group).slots
         if not (self.can_read(k, v, k_cache, v_cache) and _is_list(slots)):
-            return cache.kv_write(k, v, k_cache, v_cache, slots)
+            return cache.write(k, v, k_cache, v_cache, slots)
         parts = NO_PART, row_args.written(k, k_cache), row_args.written(v, v_cache)
         self._heads(parts, k, 0.0, None, slots, k_cache)
         return k_cache, v_cache
@@ -151,6 +159,10 @@ class Rows:
         keys, values = row_args.written(k, k_cache, k_norm, is_turned=1), row_args.written(v, v_cache)
         self._heads((row_args.turned(q, q, q_norm), keys, values), q, norms.eps, turn, slots, k_cache)
         return q
+
+    def will_prepare(self, dtype: torch.dtype, head_dim: int) -> bool:
+        """Whether the library has kernels for heads and caches of one dtype, before there are any."""
+        return dtype in self._dtypes and head_dim <= HEAD_DIM_MAX
 
     def can_prepare(self, qkv: torch.Tensor, norms: Norms, turn: Turn, caches: Pair, slots: torch.Tensor) -> bool:
         weights = [weight for weight in norms.weights if weight is not None]

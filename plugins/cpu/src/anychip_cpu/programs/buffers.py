@@ -5,23 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import fx
 
 
 class Buffers:
     """Tensors [tokens, width] for what an instruction makes, used again when nobody needs it any more."""
 
-    def __init__(self, tokens: int, dtype: torch.dtype) -> None:
-        self._tokens, self._dtype = tokens, dtype
+    def __init__(self, tokens: int) -> None:
+        self._tokens = tokens
         self._all: list[torch.Tensor] = []
         self._free: list[torch.Tensor] = []
 
-    def take(self, width: int) -> torch.Tensor:
+    def take(self, width: int, dtype: torch.dtype) -> torch.Tensor:
         for index, one in enumerate(self._free):
-            if one.shape[1] == width:
+            if one.shape[1] == width and one.dtype == dtype:
                 return self._free.pop(index)
         with torch.inference_mode(False):
-            made = torch.zeros((self._tokens, width), dtype=self._dtype)
+            made = torch.zeros((self._tokens, width), dtype=dtype)
         self._all.append(made)
         return made
 
@@ -34,18 +33,6 @@ class Buffers:
         return self._all
 
 
-def last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
-    """For each node, the nodes whose values nobody reads behind it."""
-    last = {node: node for node in graph.nodes}
-    for node in graph.nodes:
-        for one in node.all_input_nodes:
-            last[one] = node
-    dying: dict[fx.Node, list[fx.Node]] = {}
-    for node, user in last.items():
-        dying.setdefault(user, []).append(node)
-    return dying
-
-
 def addresses(value: Any) -> list[int]:
     """Of the memory behind a tensor, or behind those in a tuple."""
     if isinstance(value, torch.Tensor):
@@ -55,4 +42,4 @@ def addresses(value: Any) -> list[int]:
     return []
 
 
-__all__ = ["Buffers", "addresses", "last_uses"]
+__all__ = ["Buffers", "addresses"]

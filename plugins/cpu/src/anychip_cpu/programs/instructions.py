@@ -1,4 +1,4 @@
-"""What each op of a graph becomes in a native program. Knows ops and structs; knows no graph."""
+"""What each op becomes in a native program. Knows ops and structs; knows no program of a model."""
 
 from __future__ import annotations
 
@@ -17,23 +17,32 @@ Given = Mapping[str, Any]  #: an op's arguments by name
 
 
 class CannotTranslateError(Exception):
-    """The graph holds something that the library has no instruction for; the text says what."""
+    """A piece holds something that the library has no instruction for; the text says what."""
 
 
-class Input(str):
-    """One of the step's own tensors, which the program gets anew each time."""
-
-    __slots__ = ()
-
-
-class Turned(NamedTuple):
-    """Keys that are turned on their way to the cache; the queries of the same op were turned where they lie."""
+class DeferredRope(NamedTuple):
+    """A rotation that is left to the write of its keys: one instruction turns both and writes the keys."""
 
     queries: torch.Tensor
+    queries_out: torch.Tensor
     keys: torch.Tensor
     norms: tuple[torch.Tensor | None, torch.Tensor | None]
     eps: float
     table: torch.Tensor
+
+
+class RopePlan(NamedTuple):
+    """How queries and keys may be turned.
+
+    Attributes:
+        is_late: with the write of the keys; nobody reads either before.
+        may_overwrite_q: nobody else reads them as they were.
+        may_overwrite_k: likewise.
+    """
+
+    is_late: bool
+    may_overwrite_q: bool
+    may_overwrite_k: bool
 
 
 class Writer:
@@ -41,21 +50,25 @@ class Writer:
 
     Attributes:
         is_selected: what is written now works on the rows that become logits, else on all tokens.
-        outputs: logits of a row, once they are written.
+        rope_plan: how the queries and keys of what is written now may be turned.
+        vocabulary: logits of a row, once they are written.
+        logits_rows: what there is a row of logits for: "tokens" or "logits".
     """
 
     def __init__(self, buffers: Buffers) -> None:
         self.buffers = buffers
         self.instructions: list[Instruction] = []
         self.is_selected = False
-        self.outputs = 0
-        self._unturned: list[torch.Tensor] = []  # queries that the next write to the cache turns
+        self.rope_plan = RopePlan(False, False, False)
+        self.vocabulary = 0
+        self.logits_rows = "logits"
 
-    def emit(self, kind: Kind, args: bytes) -> None:
-        self.instructions.append(Instruction(kind, self.is_selected, args))
+    def emit(self, kind: Kind, args: bytes, group: int = 0) -> None:
+        self.instructions.append(Instruction(kind, self.is_selected, group, args))
 
     def gather(self, table: torch.Tensor) -> torch.Tensor:
-        out = self.buffers.take(table.shape[1])
+        _expect(table.stride(1) == 1, "a table whose rows' elements lie apart")
+        out = self.buffers.take(table.shape[1], table.dtype)
         size = table.itemsize
         self.emit(
             Kind.GATHER,
@@ -64,11 +77,9 @@ class Writer:
         return out
 
     def embedding(self, given: Given) -> torch.Tensor:
-        _expect(given["token_ids"], "token_ids")
         return self.gather(given["weight"])
 
     def select_rows(self, given: Given) -> torch.Tensor:
-        _expect(given["rows"], "logit_rows")
         return self.gather(given["x"])
 
     def rms_norm(self, given: Given) -> torch.Tensor:
@@ -77,23 +88,21 @@ class Writer:
 
     def add(self, given: Given) -> torch.Tensor:
         x, y = given["x"], given["y"]
-        _expect_rows(x, y)
-        total = self.buffers.take(x.shape[1])
+        total = self.buffers.take(x.shape[1], x.dtype)
         self.emit(Kind.NORM, row_args.norm(x, y, None, None, total, 0.0))
         return total
 
     def add_rms_norm(self, given: Given) -> tuple[torch.Tensor, torch.Tensor | None]:
-        x, residual = given["x"], given["residual"]
-        _expect_rows(x, residual)
-        out = self.buffers.take(x.shape[1])
-        total = None if residual is None else self.buffers.take(x.shape[1])
-        self.emit(Kind.NORM, row_args.norm(x, residual, given["weight"], out, total, given["eps"]))
+        x, residual, weight = given["x"], given["residual"], given["weight"]
+        _expect(weight.dtype == x.dtype and weight.is_contiguous(), "a norm's weight of another dtype than its rows'")
+        out = self.buffers.take(x.shape[1], x.dtype)
+        total = None if residual is None else self.buffers.take(x.shape[1], x.dtype)
+        self.emit(Kind.NORM, row_args.norm(x, residual, weight, out, total, given["eps"]))
         return out, total
 
     def multiply(self, x: torch.Tensor, weights: Weights, out: torch.Tensor | None = None) -> torch.Tensor:
-        if not isinstance(weights.packed, Packed):
-            raise CannotTranslateError("a product's weight is not in the library's layout")
-        made = self.buffers.take(weights.packed.outputs) if out is None else out
+        _expect(isinstance(weights.packed, Packed), "a product's weight in another layout than the library's")
+        made = self.buffers.take(weights.packed.outputs, x.dtype) if out is None else out
         self.emit(Kind.MULTIPLY, packed_args(x, weights, made))
         return made
 
@@ -116,7 +125,8 @@ class Writer:
     def _logits(self, x: torch.Tensor, weights: Weights) -> None:
         """The step brings the place of the logits."""
         self.multiply(x, weights, torch.empty(0, dtype=torch.float32))  # without elements: at no address
-        self.outputs = weights.packed.outputs
+        self.vocabulary = weights.packed.outputs
+        self.logits_rows = "logits" if self.is_selected else "tokens"
 
     def ffn(self, given: Given) -> torch.Tensor:
         gate_up = Weights(given["gate_up_weight"], bias=given["gate_up_bias"])
@@ -128,8 +138,11 @@ class Writer:
         heads, (kv_heads, head_dim) = given["heads"], given["k_cache"].shape[2:]
         qkv = self.multiply(given["x"], Weights(given["qkv_weight"], bias=given["qkv_bias"]))
         q, k, v = qkv.view(-1, heads + 2 * kv_heads, head_dim).split((heads, kv_heads, kv_heads), dim=1)
+        norms = (given["q_norm"], given["k_norm"])
+        both = None not in norms  # the kernel's own rule
+        self.rope_plan = RopePlan(is_late=True, may_overwrite_q=True, may_overwrite_k=True)
         queries, turned = self.qk_norm_rope(
-            {**given, "q": q, "k": k, "q_weight": given["q_norm"], "k_weight": given["k_norm"]}
+            {**given, "q": q, "k": k, "q_weight": norms[0] if both else None, "k_weight": norms[1] if both else None}
         )
         k_cache, v_cache = self.kv_write({**given, "k": turned, "v": v})
         mixed = self.paged_attention({**given, "q": queries})
@@ -143,59 +156,66 @@ class Writer:
         return self.gate(given["gate"], given["up"], row_args.GELU)
 
     def gate(self, gate: torch.Tensor, up: torch.Tensor, kind: int) -> torch.Tensor:
-        out = self.buffers.take(gate.shape[1])
+        out = self.buffers.take(gate.shape[1], gate.dtype)
         self.emit(Kind.GATE, row_args.gated(gate, up, out, kind))
         return out
 
-    def rope(self, given: Given) -> tuple[torch.Tensor, Turned]:
+    def rope(self, given: Given) -> tuple[torch.Tensor, torch.Tensor | DeferredRope]:
         return self.qk_norm_rope({**given, "q_weight": None, "k_weight": None, "eps": 0.0})
 
-    def qk_norm_rope(self, given: Given) -> tuple[torch.Tensor, Turned]:
-        _expect(given["positions"], "positions")
-        self._unturned.append(given["q"])
-        q, norms = given["q"], (given["q_weight"], given["k_weight"])
-        return q, Turned(q, given["k"], norms, given["eps"], given["table"])
+    def qk_norm_rope(self, given: Given) -> tuple[torch.Tensor, torch.Tensor | DeferredRope]:
+        """Turned at once, or with the write of the keys."""
+        q, k, eps, table = (given[name] for name in ("q", "k", "eps", "table"))
+        norms = (given["q_weight"], given["k_weight"])
+        _expect(table.dtype == torch.float32 and table.is_contiguous(), "a table other than contiguous float32")
+        of_one_dtype = all(one is None or (one.dtype == q.dtype and one.is_contiguous()) for one in norms)
+        _expect(of_one_dtype, "a norm's weight of another dtype than its rows'")
+        q_out = q if self.rope_plan.may_overwrite_q else self._heads_like(q)
+        if self.rope_plan.is_late:
+            return q_out, DeferredRope(q, q_out, k, norms, eps, table)
+        k_out = k if self.rope_plan.may_overwrite_k else self._heads_like(k)
+        parts = row_args.turned(q, q_out, norms[0]), row_args.turned(k, k_out, norms[1]), row_args.NO_PART
+        self.emit(Kind.HEADS, row_args.heads(parts, q, eps, None, table, None, None))
+        return q_out, k_out
+
+    def _heads_like(self, x: torch.Tensor) -> torch.Tensor:
+        return self.buffers.take(x.shape[1] * x.shape[2], x.dtype).view(x.shape)
 
     def kv_write(self, given: Given) -> tuple[torch.Tensor, torch.Tensor]:
-        _expect(given["slots"], "slots")
-        turned, v, k_cache, v_cache = given["k"], given["v"], given["k_cache"], given["v_cache"]
-        if not isinstance(turned, Turned):
-            raise CannotTranslateError("keys that are not turned have no instruction")
-        self._unturned = [one for one in self._unturned if one is not turned.queries]
-        q_norm, k_norm = turned.norms
-        parts = (
-            row_args.turned(turned.queries, turned.queries, q_norm),
-            row_args.written(turned.keys, k_cache, k_norm, is_turned=1),
-            row_args.written(v, v_cache),
-        )
-        self.emit(Kind.HEADS, row_args.heads(parts, v, turned.eps, None, turned.table, None, k_cache))
+        k, v, k_cache, v_cache = (given[name] for name in ("k", "v", "k_cache", "v_cache"))
+        _expect_caches(v, k_cache, v_cache)
+        values = row_args.written(v, v_cache)
+        if isinstance(k, DeferredRope):
+            queries = row_args.turned(k.queries, k.queries_out, k.norms[0])
+            parts = queries, row_args.written(k.keys, k_cache, k.norms[1], is_turned=1), values
+            args = row_args.heads(parts, v, k.eps, None, k.table, None, k_cache)
+        else:
+            parts = row_args.NO_PART, row_args.written(k, k_cache), values
+            args = row_args.heads(parts, v, 0.0, None, None, None, k_cache)
+        self.emit(Kind.HEADS, args, given["group"])
         return k_cache, v_cache
 
     def paged_attention(self, given: Given) -> torch.Tensor:
-        _expect(given["batch"], "batch")
         q, k_cache, v_cache = given["q"], given["k_cache"], given["v_cache"]
         heads, head_dim = q.shape[1:]
-        if any(one is q for one in self._unturned):
-            raise CannotTranslateError("queries are attended with before their keys are written")
-        if not native.supports(q.dtype, head_dim) or not q.dtype == k_cache.dtype == v_cache.dtype:
-            shape = f"{q.dtype} over {k_cache.dtype}, head_dim {head_dim}"
-            raise CannotTranslateError(f"there is no native attention of {shape}")
-        if k_cache.stride() != v_cache.stride():
-            raise CannotTranslateError("keys and values lie in different strides")
-        out = self.buffers.take(heads * head_dim)
+        _expect_caches(q, k_cache, v_cache)
+        _expect(k_cache.shape == v_cache.shape and k_cache.stride() == v_cache.stride(), "values unlike their keys")
+        out = self.buffers.take(heads * head_dim, q.dtype)
         mixed = out.view(-1, heads, head_dim)
-        self.emit(Kind.ATTEND, native.attention_args(mixed, q, k_cache, v_cache, given["scale"], given["window"]))
+        args = native.attention_args(mixed, q, k_cache, v_cache, given["scale"], given["window"])
+        self.emit(Kind.ATTEND, args, given["group"])
         return mixed
 
 
-def _expect(value: Any, name: str) -> None:
-    if not isinstance(value, Input) or value != name:
-        raise CannotTranslateError(f"an op reads {value!r} where the step's {name} are expected")
+def _expect_caches(like: torch.Tensor, *caches: torch.Tensor) -> None:
+    found = all(cache.dtype == like.dtype and cache.stride(-1) == 1 for cache in caches)
+    _expect(found, f"caches other than {like.dtype} with a head's elements side by side")
 
 
-def _expect_rows(*tensors: torch.Tensor | None) -> None:
-    if not all(one is None or (one.dim() == 2 and one.is_contiguous()) for one in tensors):
-        raise CannotTranslateError("a norm or sum of heads, or of parts of rows, has no instruction")
+def _expect(found: bool, otherwise: str) -> None:
+    if not found:
+        message = f"the library has no instruction for {otherwise}"
+        raise CannotTranslateError(message)
 
 
 #: by the op's name
@@ -221,4 +241,4 @@ WRITERS: Mapping[str, Callable[[Writer, Given], Any]] = {
 }
 
 
-__all__ = ["WRITERS", "CannotTranslateError", "Input", "Writer"]
+__all__ = ["WRITERS", "CannotTranslateError", "DeferredRope", "RopePlan", "Writer"]

@@ -1,4 +1,4 @@
-"""A model's step as one call of the native library. Knows its structs; knows no graph."""
+"""A model's step, or a piece of it, as one call of the native library. Knows its structs; knows no call of a graph."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import NamedTuple
 import torch
 
 from anychip_cpu import native
-from anychip_sdk.ops.base import AttentionBatch
+from anychip_sdk.step import GroupEntry, Paged, Step
 
 #: the structs of program.hpp
 GATHER = struct.Struct("=3Q3q")
-_STEP = struct.Struct("=9Q6q")
-_HEADER = struct.Struct("=2i")
+_STEP = struct.Struct("=8Q6q")
+_GROUP = struct.Struct("=2Qq")
+_HEADER = struct.Struct("=3i4x")
 
 
 class Kind(IntEnum):
@@ -33,18 +34,18 @@ class Kind(IntEnum):
 class Instruction(NamedTuple):
     kind: Kind
     is_selected: bool  #: works on the rows that become logits, else on all tokens
+    group: int  #: of states, whose slots and pages it reads
     args: bytes  #: the struct of its kind
 
 
-class Program:
-    """Instructions that the library holds; the logits are what the last one makes.
+class NativeProgram:
+    """Instructions that the library holds.
 
     Args:
         library: what runs them.
         instructions: in order.
         held: the tensors whose addresses they contain.
         tokens: the most of one step.
-        outputs: logits of a row.
 
     Attributes:
         seconds: float64 by Kind: what each kind of instruction takes is added; None: nothing is timed.
@@ -56,44 +57,40 @@ class Program:
         instructions: Sequence[Instruction],
         held: Sequence[torch.Tensor],
         tokens: int,
-        outputs: int,
     ) -> None:
         size = library.instruction_bytes
         packed = b"".join(
-            (_HEADER.pack(one.kind, one.is_selected) + one.args).ljust(size, b"\0") for one in instructions
+            (_HEADER.pack(one.kind, one.is_selected, one.group) + one.args).ljust(size, b"\0") for one in instructions
         )
         handle = library.program(packed, len(instructions), tokens)
         if handle is None:
             message = f"native program of {len(instructions)} instructions: no memory"
             raise MemoryError(message)
         self._run, self._handle, self._held = library.run, handle, held
-        self.tokens, self.outputs = tokens, outputs
+        self.tokens = tokens
         self.seconds: torch.Tensor | None = None
         weakref.finalize(self, library.free, handle)
 
-    def __call__(
-        self,
-        token_ids: torch.Tensor,
-        positions: torch.Tensor,
-        slots: torch.Tensor,
-        batch: AttentionBatch,
-        logit_rows: torch.Tensor,
-    ) -> torch.Tensor:
-        out = torch.empty((len(logit_rows), self.outputs), dtype=torch.float32)
-        wide = [_as(torch.int64, one) for one in (token_ids, positions, slots, logit_rows)]
-        narrow = [_as(torch.int32, one) for one in (batch.query_start, batch.context_lens, batch.page_table)]
+    def __call__(self, step: Step, logits: torch.Tensor | None) -> None:
+        """Run a step of at most so many tokens; `logits` is where these go, None where none are made."""
+        wide = [_as(torch.int64, one) for one in (step.token_ids, step.positions, step.logit_rows)]
+        narrow = [_as(torch.int32, one) for one in (step.query_start, step.context_lens)]
+        groups = [_group(entry) for entry in step.groups]
         status = self._run(
             self._handle,
             _STEP.pack(
-                *(one.data_ptr() for one in (*wide, *narrow, out)),
+                *(one.data_ptr() for one in (*wide, *narrow)),
+                0,  # the groups are handed over beside
+                0 if logits is None else logits.data_ptr(),
                 0 if self.seconds is None else self.seconds.data_ptr(),
-                len(token_ids),
-                len(logit_rows),
-                batch.rows,
-                batch.page_size,
-                batch.page_table.shape[-1],
+                len(wide[1]),
+                len(wide[2]),
+                step.rows,
+                step.page_size,
                 torch.get_num_threads(),
+                len(step.groups),
             ),
+            b"".join(map(_packed, groups)),
         )
         if status == 1:
             message = "native program: no memory for its intermediate results"
@@ -101,11 +98,25 @@ class Program:
         if status:
             message = "native program: a token id, position, slot or row is out of range"
             raise IndexError(message)
-        return out
+
+
+def _group(entry: GroupEntry) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Slots and page table; None: the group keeps slots alone, which no instruction reads."""
+    if not isinstance(entry, Paged):
+        return None
+    return _as(torch.int64, entry.slots), _as(torch.int32, entry.page_table)
+
+
+def _packed(group: tuple[torch.Tensor, torch.Tensor] | None) -> bytes:
+    """GroupArgs."""
+    if group is None:
+        return _GROUP.pack(0, 0, 0)
+    slots, table = group
+    return _GROUP.pack(slots.data_ptr(), table.data_ptr(), table.shape[-1])
 
 
 def _as(dtype: torch.dtype, numbers: torch.Tensor) -> torch.Tensor:
     return numbers if numbers.dtype == dtype and numbers.is_contiguous() else numbers.to(dtype).contiguous()
 
 
-__all__ = ["GATHER", "Instruction", "Kind", "Program"]
+__all__ = ["GATHER", "Instruction", "Kind", "NativeProgram"]

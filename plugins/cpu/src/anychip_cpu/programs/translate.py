@@ -1,106 +1,164 @@
-"""A model's graph as instructions of a native program. Knows nodes and values; knows no op's work."""
+"""A piece of a model's program as instructions of a native one. Knows calls and values; knows no op's work."""
 
 from __future__ import annotations
 
-import operator
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import fx
 
-from anychip_cpu import native
 from anychip_cpu.kernels.products import Packed
-from anychip_cpu.programs.buffers import Buffers, addresses, last_uses
-from anychip_cpu.programs.instructions import WRITERS, CannotTranslateError, Input, Writer
+from anychip_cpu.programs.buffers import Buffers, addresses
+from anychip_cpu.programs.instructions import WRITERS, CannotTranslateError, RopePlan, Writer
 from anychip_cpu.programs.program import Instruction
-from anychip_sdk.hooks import CompileContext
-from anychip_sdk.ops import Op
+from anychip_sdk.ops import CATALOGUE
+from anychip_sdk.program import Call, Constant, Program, StepInput, Value, view
 
-VIEWS = ("split", "view", "flatten")
-#: kernels whose work a program does bit for bit; those of other names may read other layouts
-KERNELS = ("native", "add", "embedding", "select_rows")
-#: ops whose first argument is written to
-IN_PLACE = ("rope", "qk_norm_rope")
+#: ops that turn queries and keys
+ROPES = ("rope", "qk_norm_rope")
 
 
 class Translated(NamedTuple):
     instructions: list[Instruction]
     held: list[torch.Tensor]  #: all tensors that the instructions point to
-    outputs: int  #: logits of a row
+    inputs: list[torch.Tensor]  #: [most tokens, ...]: where the piece's inputs are read
+    outputs: list[Output]
+    vocabulary: int  #: logits of a row; 0: none are made
+    logits_rows: str  #: "tokens" or "logits": what the logits have rows for
 
 
-def translate(graph: fx.Graph, context: CompileContext, tokens: int) -> Translated:
-    """The whole graph for steps of at most so many tokens.
+class Output(NamedTuple):
+    """Where one of the piece's outputs lies.
+
+    Attributes:
+        tensor: [most tokens, ...], or a state; None: the logits, whose place the step brings.
+        rows: "tokens", "logits", or "" of a state.
+    """
+
+    tensor: torch.Tensor | None
+    rows: str
+
+
+def translate(piece: Program, values: Mapping[str, Any], tokens: int) -> Translated:
+    """A piece, of which no call is refused, for steps of at most so many tokens.
 
     Raises:
-        CannotTranslateError: the library can't run all of it.
+        CannotTranslateError: a constant is not what its instruction needs.
     """
-    if context.dtype not in native.DTYPES:
-        raise CannotTranslateError(f"{context.dtype} has no native kernels")
-    return _Translator(context, tokens).run(graph)
+    return _Translator(piece, values, tokens).run()
 
 
 class _Translator:
-    def __init__(self, context: CompileContext, tokens: int) -> None:
-        self._context = context
-        self._writer = Writer(Buffers(tokens, context.dtype))
-        self._values: dict[fx.Node, Any] = {}
-        self._selected: set[fx.Node] = set()  # what has a row for each row that becomes logits
+    def __init__(self, piece: Program, values: Mapping[str, Any], tokens: int) -> None:
+        self._piece, self._constants = piece, values
+        self._writer = Writer(Buffers(tokens))
+        self._values: dict[str, Any] = {}
         self._weights: list[torch.Tensor] = []
+        self._uses = _Uses(piece)
 
-    def run(self, graph: fx.Graph) -> Translated:
-        writer, dying = self._writer, last_uses(graph)
-        for node in graph.nodes:
-            if node.op != "get_attr":
-                self._values[node] = self._node(node)
-            for dead in dying.get(node, ()):
+    def run(self) -> Translated:
+        writer, piece, dying = self._writer, self._piece, self._piece.last_reads()
+        inputs = [self._input(name) for name in piece.inputs]
+        for number, call in enumerate(piece.calls):
+            self._call(number, call)
+            for dead in dying.get(number, ()):
                 self._values.pop(dead, None)
             writer.buffers.keep({address for value in self._values.values() for address in addresses(value)})
-        return Translated(writer.instructions, [*writer.buffers.all, *self._weights], writer.outputs)
+        outputs = [self._output(name) for name in piece.outputs]
+        if not writer.instructions:
+            raise CannotTranslateError("the piece computes nothing")
+        held = [*writer.buffers.all, *self._weights]
+        return Translated(writer.instructions, held, inputs, outputs, writer.vocabulary, writer.logits_rows)
 
-    def _node(self, node: fx.Node) -> Any:
-        """Where the node's result will lie."""
-        if node.op == "placeholder":
-            return Input(node.name)
-        if any(one in self._selected for one in node.all_input_nodes):
-            self._selected.add(node)
-        args = [self._value(arg, node) for arg in node.args]
-        if isinstance(node.target, Op):
-            return self._op(node, node.target, args)
-        if node.target is operator.getitem:
-            return args[0][args[1]]
-        if node.op == "call_method" and node.target in VIEWS:
-            return getattr(args[0], str(node.target))(*args[1:])
-        if node.op == "output" and args == [None] and self._writer.outputs:
-            return None  # the logits, which the step brings the place of
-        raise CannotTranslateError(f"{node.format_node()} has no instruction")
+    def _input(self, name: str) -> torch.Tensor:
+        sizes = [int(size) for size in self._piece.shapes[name][1:]]
+        made = self._writer.buffers.take(math.prod(sizes), self._piece.dtypes[name]).view(-1, *sizes)
+        self._values[name] = made
+        return made
 
-    def _op(self, node: fx.Node, op: Op, args: list[Any]) -> Any:
-        bound = node.meta["resolution"]
-        if op.name not in WRITERS:
-            raise CannotTranslateError(f"{op.name} has no instruction")
-        if bound.provider != "cpu" or bound.compute_dtype is not None or bound.kernel.name not in KERNELS:
-            raise CannotTranslateError(f"{op.name} runs on {bound.provider}'s kernel {bound.kernel.name}")
-        if op.name in IN_PLACE and len(node.all_input_nodes[0].users) > 1:
-            raise CannotTranslateError(f"what {op.name} turns in place is read again")
-        if op.name == "select_rows":
-            self._selected.add(node)
-        self._writer.is_selected = node in self._selected
-        return WRITERS[op.name](self._writer, {arg.name: value for arg, value in zip(op.args, args, strict=True)})
+    def _output(self, name: str) -> Output:
+        found, shape = self._values[name], self._piece.shapes.get(name, ())
+        rows = shape[0] if shape and shape[0] in ("tokens", "logits") else ""
+        return Output(found, str(rows))
 
-    def _value(self, value: Any, user: fx.Node) -> Any:
-        """What an argument stands for; a kernel that prepares its weights has values of its own."""
-        if isinstance(value, (tuple, list)):
-            return [self._value(one, user) for one in value]
-        if not isinstance(value, fx.Node):
-            return value
-        if value.op != "get_attr":
-            return self._values[value]
-        values, target = self._context.values, str(value.target)
-        own = f"{target}@{user.target.name}" if isinstance(user.target, Op) else target
-        found = values[own] if own in values else values[target]
-        self._weights.append(found.tensor if isinstance(found, Packed) else found)
-        return found
+    def _call(self, number: int, call: Call) -> None:
+        args = [self._value(one) for one in call.args]
+        if call.is_view:
+            answer = view(call.op, args)
+        else:
+            self._writer.is_selected = call.rows == "logits"
+            if call.op in ROPES:
+                self._writer.rope_plan = self._uses.rope_plan(number)
+            names = [arg.name for arg in CATALOGUE[call.op].args]
+            answer = WRITERS[call.op](self._writer, dict(zip(names, args, strict=True)))
+        results = answer if isinstance(answer, (tuple, list)) else (answer,)
+        self._values.update((name, one) for name, one in zip(call.results, results, strict=True) if name is not None)
+
+    def _value(self, value: Any) -> Any:
+        """What an argument stands for."""
+        if isinstance(value, Value):
+            return self._values[value.name]
+        if isinstance(value, Constant):
+            found = self._constants[value.key]
+            self._weights.append(found.tensor if isinstance(found, Packed) else found)
+            return found
+        if isinstance(value, tuple):
+            return tuple(map(self._value, value))
+        return None if isinstance(value, StepInput) else value
 
 
-__all__ = ["Translated", "translate"]
+class _Uses:
+    """Who reads which value of a piece, and so what may be written over."""
+
+    def __init__(self, piece: Program) -> None:
+        self._piece = piece
+        self._readers: dict[str, list[int]] = {}
+        for number, call in enumerate(piece.calls):
+            for name in _values_in(call.args):
+                self._readers.setdefault(name, []).append(number)
+        self._outputs = Counter(piece.outputs)
+        self._makers = {name: call for call in piece.calls for name in call.makes}
+
+    def rope_plan(self, number: int) -> RopePlan:
+        """How a rope, the call of that number, may turn its queries and keys."""
+        call = self._piece.calls[number]
+        named = call.named()
+        q, k = (named[name].name for name in ("q", "k"))
+        return RopePlan(self._is_late(number, *call.results), self._is_only_read_here(q), self._is_only_read_here(k))
+
+    def _is_late(self, number: int, q_name: str | None, k_name: str | None) -> bool:
+        """Whether only a write of keys reads the keys, and nothing reads the queries up to there."""
+        if k_name is None or self._outputs[k_name] or len(self._readers.get(k_name, ())) != 1:
+            return False
+        [writing] = self._readers[k_name]
+        call = self._piece.calls[writing]
+        if call.op != "kv_write" or call.named()["k"] != Value(k_name):
+            return False
+        early = [reader for reader in self._readers.get(q_name or "", ()) if reader <= writing]
+        return not early
+
+    def _is_only_read_here(self, name: str) -> bool:
+        """Whether one call alone reads the value, and whatever it is a view of but for other parts."""
+        while True:
+            if len(self._readers[name]) + self._outputs[name] > 1:
+                return False
+            maker = self._makers.get(name)
+            if maker is None or not maker.is_view:
+                return True
+            name = maker.reads[0]
+
+
+def _values_in(args: Sequence[Any]) -> list[str]:
+    """The names of the values that a call takes, as often as it takes them."""
+    found: list[str] = []
+    for one in args:
+        if isinstance(one, Value):
+            found.append(one.name)
+        elif isinstance(one, tuple):
+            found.extend(_values_in(one))
+    return found
+
+
+__all__ = ["Output", "Translated", "translate"]

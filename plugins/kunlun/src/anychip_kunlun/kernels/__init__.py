@@ -7,10 +7,10 @@ from types import MappingProxyType
 
 import torch
 
-from anychip_kunlun.kernels import plain
+from anychip_kunlun.kernels import plain, preparing
 from anychip_kunlun.kernels.attention import Attention
 from anychip_kunlun.kernels.blocks import Blocks
-from anychip_kunlun.kernels.cache import Cache, copy_pages
+from anychip_kunlun.kernels.cache import Cache
 from anychip_kunlun.kernels.linear import Linear
 from anychip_kunlun.kernels.quantized import QUANTIZED, ROW_NEEDS, Int8Rows
 from anychip_kunlun.kernels.rope import Rope
@@ -18,7 +18,7 @@ from anychip_kunlun.kernels.rows import Rows
 from anychip_kunlun.kv import PAGE_SIZES
 from anychip_kunlun.vendor import VendorOps
 from anychip_sdk.ops import apply_logit_bias, apply_penalties
-from anychip_sdk.registry import KernelFunction, Need, Registrar, dtype_name, one_of
+from anychip_sdk.registry import KernelFunction, Need, Prepare, Registrar, dtype_name, one_of
 
 FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 #: heads that the attention ops take
@@ -45,11 +45,21 @@ def register(registry: Registrar, vendor: VendorOps, has_kernels: Callable[[], b
     offer.fused("add_rms_norm", rows.add_rms_norm, "add_rmsnorm")
     offer.fused("silu_mul", rows.silu_mul, "swiglu")
     offer.fused("ffn", blocks.ffn, "swiglu", prepares_weight=True)
-    offer.fused("rope", rope.rope, ROTARY)
-    offer.fused("qk_norm_rope", rope.qk_norm_rope, "rmsnorm", ROTARY)
-    offer.on_pages("kv_write", Cache(vendor).kv_write, WRITE)
-    offer.on_pages("paged_attention", attention, PREFILL, decodes=True)
-    offer.on_pages("mha", blocks.mha, PREFILL, WRITE, "rmsnorm", ROTARY, decodes=True, prepares_weight=True)
+    offer.fused("rope", rope.rope, ROTARY, prepare=preparing.TURNS)
+    offer.fused("qk_norm_rope", rope.qk_norm_rope, "rmsnorm", ROTARY, prepare=preparing.TURNS)
+    offer.on_pages("kv_write", Cache(vendor).kv_write, WRITE, prepare=preparing.SLOTS)
+    offer.on_pages("paged_attention", attention, PREFILL, prepare=preparing.ATTENTION, decodes=True)
+    offer.on_pages(
+        "mha",
+        blocks.mha,
+        PREFILL,
+        WRITE,
+        "rmsnorm",
+        ROTARY,
+        prepare=preparing.BLOCK,
+        decodes=True,
+        prepares_weight=True,
+    )
     # before the one on slices: so whole rows are rounded where the vendor has the ops
     int8 = Int8Rows(vendor).linear_int8
     offer.fused("linear_int8", int8, "quant2d", "matmul", prepares_weight=True, further=ROW_NEEDS)
@@ -57,7 +67,6 @@ def register(registry: Registrar, vendor: VendorOps, has_kernels: Callable[[], b
     offer.plain("lm_head", linear.lm_head, prepares_weight=True)
     own: dict[str, KernelFunction] = {
         "argmax": sampling.argmax,
-        "copy_pages": copy_pages,
         "sample": sampling.sample,
         # the references of these two are plain torch already and run rarely
         "apply_logit_bias": apply_logit_bias.reference,
@@ -84,13 +93,27 @@ class _Offers:
         kernel: KernelFunction,
         *names: str,
         prepares_weight: bool = False,
+        prepare: Prepare | None = None,
         further: Mapping[str, Need] = MappingProxyType({}),
     ) -> None:
-        needs, name = {**self._contract(names), **further}, "+".join(names)
-        self._registry.register(op, kernel, dtypes=FLOATS, requires=needs, name=name, prepares_weight=prepares_weight)
+        self._registry.register(
+            op,
+            kernel,
+            dtypes=FLOATS,
+            requires={**self._contract(names), **further},
+            name="+".join(names),
+            prepares_weight=prepares_weight,
+            prepare=prepare,
+        )
 
     def on_pages(
-        self, op: str, kernel: KernelFunction, *names: str, decodes: bool = False, prepares_weight: bool = False
+        self,
+        op: str,
+        kernel: KernelFunction,
+        *names: str,
+        prepare: Prepare,
+        decodes: bool = False,
+        prepares_weight: bool = False,
     ) -> None:
         """A kernel per dtype: pages must hold what is written to them."""
         needs = {**self._contract(names), "page_size": one_of(*PAGE_SIZES), "head_dim": one_of(*HEAD_DIMS)}
@@ -105,6 +128,7 @@ class _Offers:
                 requires={**needs, "kv_dtype": one_of(name)},
                 name=f"{names[0]} {name}",
                 prepares_weight=prepares_weight,
+                prepare=prepare,
             )
 
     def _contract(self, names: tuple[str, ...]) -> dict[str, Need]:

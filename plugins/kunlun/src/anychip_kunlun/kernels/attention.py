@@ -9,7 +9,7 @@ import torch
 
 from anychip_kunlun.kv import head_major
 from anychip_kunlun.vendor import VendorOps
-from anychip_sdk.ops import AttentionBatch
+from anychip_sdk.step import Step
 
 #: the decode op refuses 1024 rows and more
 DECODE_ROWS_MAX = 1023
@@ -42,37 +42,40 @@ class Prefills(NamedTuple):
     table: torch.Tensor
 
 
-class Step(NamedTuple):
+class AttentionPlan(NamedTuple):
+    """What both ops take of a step, made once for all layers."""
+
     decodes: tuple[Decodes, ...]
     prefills: Prefills | None
 
 
-def plan_step(batch: AttentionBatch, rows_max: int = DECODE_ROWS_MAX) -> Step:
-    """What both ops take of a step, made once for all layers."""
-    rows = range(0, batch.decode_rows, rows_max)
-    decodes = tuple(_decodes(batch, start, min(start + rows_max, batch.decode_rows)) for start in rows)
-    return Step(decodes, _prefills(batch) if batch.rows > batch.decode_rows else None)
+def plan_attention(step: Step, group: int, rows_max: int = DECODE_ROWS_MAX) -> AttentionPlan:
+    """The plan of one group of states; decode rows in parts of at most `rows_max`."""
+    table = step.paged(group).page_table
+    rows = range(0, step.decode_rows, rows_max)
+    decodes = tuple(_decodes(step, table, start, min(start + rows_max, step.decode_rows)) for start in rows)
+    return AttentionPlan(decodes, _prefills(step, table) if step.rows > step.decode_rows else None)
 
 
-def _decodes(batch: AttentionBatch, start: int, stop: int) -> Decodes:
-    contexts = batch.context_lens_host[start:stop]
+def _decodes(step: Step, table: torch.Tensor, start: int, stop: int) -> Decodes:
+    contexts = step.context_lens_host[start:stop]
     return Decodes(
         start,
         stop,
         torch.tensor(contexts, dtype=torch.int32),
-        batch.context_lens[start:stop],
+        step.context_lens[start:stop],
         max(contexts),
-        batch.page_table[start:stop].contiguous(),
+        table[start:stop].contiguous(),
     )
 
 
-def _prefills(batch: AttentionBatch) -> Prefills:
-    first = batch.decode_rows
+def _prefills(step: Step, table: torch.Tensor) -> Prefills:
+    first = step.decode_rows
     return Prefills(
         first,  # a decode row is one token
-        _lods(batch.query_lens_host[first:], batch.page_table.device),
-        _lods(batch.context_lens_host[first:], batch.page_table.device),
-        batch.page_table[first:].contiguous(),
+        _lods(step.query_lens_host[first:], table.device),
+        _lods(step.context_lens_host[first:], table.device),
+        table[first:].contiguous(),
     )
 
 
@@ -90,19 +93,19 @@ class Attention:
         q: torch.Tensor,
         k_cache: torch.Tensor,
         v_cache: torch.Tensor,
-        batch: AttentionBatch,
+        plan: AttentionPlan,
         scale: float,
         window: int | None = None,
+        group: int = 0,
     ) -> torch.Tensor:
         """`window` is None: kernels are registered for that only."""
         q = q.contiguous()
         out = torch.empty_like(q)
         k, v = head_major(k_cache), head_major(v_cache)
-        step: Step = batch.once("kunlun.attention", lambda: plan_step(batch))
-        for rows in step.decodes:
+        for rows in plan.decodes:
             self._decode(rows, q, k, v, out, scale)
-        if step.prefills is not None:
-            self._prefill(step.prefills, q, k, v, out, scale)
+        if plan.prefills is not None:
+            self._prefill(plan.prefills, q, k, v, out, scale)
         return out
 
     def _decode(
@@ -180,4 +183,4 @@ class Attention:
         )
 
 
-__all__ = ["DECODE_ROWS_MAX", "Attention", "plan_step"]
+__all__ = ["DECODE_ROWS_MAX", "Attention", "AttentionPlan", "plan_attention"]

@@ -7,10 +7,10 @@ import torch
 from anychip_kunlun.kernels.attention import Attention
 from anychip_kunlun.kernels.cache import Cache
 from anychip_kunlun.kernels.linear import Linear
-from anychip_kunlun.kernels.rope import Norms, Rope, turn
+from anychip_kunlun.kernels.preparing import BlockStep
+from anychip_kunlun.kernels.rope import Norms, Rope
 from anychip_kunlun.kernels.rows import Rows
 from anychip_kunlun.vendor import VendorOps
-from anychip_sdk.ops import AttentionBatch
 
 
 class Blocks:
@@ -35,7 +35,6 @@ class Blocks:
     def mha(
         self,
         x: torch.Tensor,
-        positions: torch.Tensor,
         qkv_weight: torch.Tensor,
         qkv_bias: torch.Tensor | None,
         q_norm: torch.Tensor | None,
@@ -44,21 +43,20 @@ class Blocks:
         table: torch.Tensor,
         k_cache: torch.Tensor,
         v_cache: torch.Tensor,
-        slots: torch.Tensor,
-        batch: AttentionBatch,
+        step: BlockStep,
         out_weight: torch.Tensor,
         out_bias: torch.Tensor | None,
         heads: int,
         scale: float,
         window: int | None = None,
+        group: int = 0,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         kv_heads, head_dim = k_cache.shape[2:]
         qkv = self._linear(x, qkv_weight, qkv_bias)
-        by = batch.once(f"kunlun.turn {table.data_ptr()}", lambda: turn(positions, table))
         norms = None if q_norm is None or k_norm is None else Norms(q_norm, k_norm, eps)
-        q, k, v = self._rope.split(qkv, heads, kv_heads, head_dim, norms, by)
-        self._cache.kv_write(k, v, k_cache, v_cache, slots)
-        mixed = self._attention(q, k_cache, v_cache, batch, scale, window)
+        q, k, v = self._rope.split(qkv, heads, kv_heads, head_dim, norms, step.turn)
+        self._cache.kv_write(k, v, k_cache, v_cache, step.slots)
+        mixed = self._attention(q, k_cache, v_cache, step.attention, scale, window)
         return self._linear(mixed.flatten(1), out_weight, out_bias), k_cache, v_cache
 
 

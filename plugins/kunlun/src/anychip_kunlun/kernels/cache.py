@@ -1,4 +1,4 @@
-"""Writing and copying pages in the chip's layout. Knows slots and pages; knows no sequence."""
+"""Writing keys and values in the chip's layout. Knows slots and pages; knows no sequence."""
 
 from __future__ import annotations
 
@@ -13,8 +13,15 @@ class Cache:
         self._vendor = vendor
 
     def kv_write(
-        self, k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slots: torch.Tensor
+        self,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        slots: torch.Tensor,
+        group: int = 0,
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`slots` are int32 [tokens], prepared of the step."""
         if len(slots):
             self._vendor.call(
                 "reshape_and_cache_flash",
@@ -22,18 +29,10 @@ class Cache:
                 v.contiguous(),
                 head_major(k_cache),
                 head_major(v_cache),
-                slots.to(torch.int32),
+                slots,
                 BLHD_LAYOUT=False,
             )
         return k_cache, v_cache
 
 
-def copy_pages(
-    k_cache: torch.Tensor, v_cache: torch.Tensor, src: torch.Tensor, dst: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    for cache in (head_major(k_cache), head_major(v_cache)):
-        cache.index_copy_(0, dst, cache.index_select(0, src))
-    return k_cache, v_cache
-
-
-__all__ = ["Cache", "copy_pages"]
+__all__ = ["Cache"]

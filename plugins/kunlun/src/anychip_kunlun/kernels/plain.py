@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from anychip_kunlun.vendor import VendorOps
+from anychip_sdk.ops import embedding, select_rows
 from anychip_sdk.ops import sample as sample_op
 from anychip_sdk.registry import KernelFunction
 
@@ -19,14 +20,6 @@ def gelu(x: torch.Tensor) -> torch.Tensor:
 
 def gelu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return functional.gelu(gate, approximate="tanh") * up
-
-
-def embedding(token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return weight.index_select(0, token_ids)
-
-
-def select_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    return x.index_select(0, rows)
 
 
 class Sampling:
@@ -63,10 +56,10 @@ class Sampling:
 
 PLAIN: dict[str, KernelFunction] = {
     "add": torch.add,
-    "embedding": embedding,
+    "embedding": embedding.reference,  # plain torch already
     "gelu": gelu,
     "gelu_mul": gelu_mul,
-    "select_rows": select_rows,
+    "select_rows": select_rows.reference,
 }
 
 __all__ = ["PLAIN", "Sampling"]

@@ -43,9 +43,10 @@ class Rope:
         self._rows = rows
 
     def rope(
-        self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor, table: torch.Tensor
+        self, q: torch.Tensor, k: torch.Tensor, by: Turn, table: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.turned(q, k, turn(positions, table))
+        """`by` was prepared of the step and the table."""
+        return self.turned(q, k, by)
 
     def qk_norm_rope(
         self,
@@ -54,10 +55,10 @@ class Rope:
         q_weight: torch.Tensor,
         k_weight: torch.Tensor,
         eps: float,
-        positions: torch.Tensor,
+        by: Turn,
         table: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.turned(*self._normed(q, k, Norms(q_weight, k_weight, eps)), turn(positions, table))
+        return self.turned(*self._normed(q, k, Norms(q_weight, k_weight, eps)), by)
 
     def turned(self, q: torch.Tensor, k: torch.Tensor, by: Turn) -> tuple[torch.Tensor, torch.Tensor]:
         """New tensors: the op turns in place."""

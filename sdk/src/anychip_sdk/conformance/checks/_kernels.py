@@ -8,9 +8,11 @@ from typing import Any
 import torch
 
 from anychip_sdk.conformance.context import Context
+from anychip_sdk.conformance.trial.trials import facts_of
 from anychip_sdk.device import Device
-from anychip_sdk.ops.base import CATALOGUE, AttentionBatch
-from anychip_sdk.registry import REFERENCE, Kernel
+from anychip_sdk.ops.base import CATALOGUE
+from anychip_sdk.registry import REFERENCE, Kernel, with_prepared
+from anychip_sdk.step import Step
 from anychip_sdk.testing.cases import DIMENSIONS, random_case
 
 
@@ -27,7 +29,10 @@ def own_kernels(context: Context) -> Iterator[tuple[Kernel, Sequence[Any]]]:
 
 def run_on(device: Device, kernel: Kernel, args: Sequence[Any]) -> list[torch.Tensor]:
     """The kernel's results on the host, for copies of the arguments on the device."""
-    answer = kernel.function(*(_moved(value, device.torch_device) for value in args))
+    floats = [one.dtype for one in args if isinstance(one, torch.Tensor) and one.dtype in kernel.dtypes]
+    given = [_moved(value, device.torch_device) for value in args]
+    facts = facts_of(CATALOGUE[kernel.op], given, floats[0] if floats else kernel.dtypes[0], DIMENSIONS)
+    answer = kernel.function(*with_prepared(kernel, given, facts))
     device.synchronize()
     results = answer if isinstance(answer, tuple) else (answer,)
     return [result.cpu().clone() for result in results]
@@ -40,10 +45,7 @@ def _takes(kernel: Kernel, facts: Mapping[str, int]) -> bool:
 def _moved(value: Any, where: torch.device) -> Any:
     if isinstance(value, torch.Tensor):
         return value.clone().to(where)
-    if isinstance(value, AttentionBatch):
-        moved = {name: _moved(one, where) for name, one in vars(value).items() if isinstance(one, torch.Tensor)}
-        return AttentionBatch(**{**vars(value), **moved, "derived": {}})
-    return value
+    return value.to(where) if isinstance(value, Step) else value
 
 
 __all__ = ["own_kernels", "run_on"]

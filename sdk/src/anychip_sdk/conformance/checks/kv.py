@@ -11,7 +11,7 @@ import torch
 from anychip_sdk.conformance.claims import Claims
 from anychip_sdk.conformance.context import Context
 from anychip_sdk.conformance.requirements import Case, Level, Violation, expect, requirement
-from anychip_sdk.conformance.trial.placing import AXES
+from anychip_sdk.conformance.trial.placing import keys_and_values
 from anychip_sdk.conformance.trial.pools import (
     HEAD_DIM,
     KV_HEADS,
@@ -23,7 +23,7 @@ from anychip_sdk.conformance.trial.pools import (
     trapped,
 )
 from anychip_sdk.errors import KVPoolExhausted, MemoryInsufficient
-from anychip_sdk.kv import KVPool, KVSpec
+from anychip_sdk.kv import KVPool, PoolSpec
 
 PAGE_SIZES = (1, 16, 32, 64, 128)
 TOKEN_BYTES = 2 * LAYERS * KV_HEADS * HEAD_DIM
@@ -38,26 +38,23 @@ def page_size_cases(claims: Claims, level: Level) -> Iterator[Case]:
 @requirement(
     "AC-KV-001",
     level="MUST",
-    text="A pool's layout MUST be true: axes by name in the caches' own order and sizes, dtype, and bytes per token.",
+    text="A pool's layout and tensors MUST be what was asked for: shapes, dtypes, and bytes per token and per slot.",
     covers=("hook:anychip_create_kv_pool",),
     cases=page_size_cases,
 )
 def layout_is_honest(context: Context, case: Case) -> None:
-    with pool_of(context, 9, case.params["page_size"]) as pool:
-        layout, dtype = pool.layout, kv_dtype(context)
+    page_size, dtype = case.params["page_size"], kv_dtype(context)
+    with pool_of(context, 9, page_size) as pool:
+        layout = pool.layout
         expect(layout == pool.layout, "the pool's layout differs from call to call", layout=str(layout))
-        expect(set(layout.axes) == set(AXES), f"the layout's axes are {layout.axes}, expected {AXES} in any order")
-        wanted = {"page": layout.pages, "slot": case.params["page_size"], "head": KV_HEADS, "dim": HEAD_DIM}
         least = TOKEN_BYTES * dtype.itemsize
         expect(layout.bytes_per_token >= least, f"{layout.bytes_per_token} bytes per token are stated, {least} needed")
+        expect(layout.bytes_per_slot == 0, f"{layout.bytes_per_slot} bytes per slot are stated, no group keeps slots")
         expect(layout.dtype == dtype, f"the layout's dtype is {layout.dtype}, {dtype} was asked for")
+        wanted = (layout.pages, page_size, KV_HEADS, HEAD_DIM)
         for name, cache in caches(pool):
-            expect(cache.dtype == dtype, f"the {name} are {cache.dtype}, the layout says {dtype}")
-            found = dict.fromkeys(AXES, 1)
-            expect(cache.dim() == len(layout.axes), f"the {name} have shape {list(cache.shape)}, axes {layout.axes}")
-            for axis, size in zip(layout.axes, cache.shape, strict=True):
-                found[axis] *= size
-            expect(found == wanted, f"the {name} have sizes {found} by their axes, expected {wanted}")
+            expect(cache.dtype == dtype, f"{name}: the dtype is {cache.dtype}, the layout says {dtype}")
+            expect(tuple(cache.shape) == wanted, f"{name}: the shape is {list(cache.shape)}, expected {list(wanted)}")
 
 
 @requirement(
@@ -244,8 +241,8 @@ def caches_are_aligned_and_stay(context: Context, case: Case) -> None:
             expect(same, f"layer() gives other {name} on the second call")
 
 
-def _spec(dtype: torch.dtype, budget_bytes: int, pages_max: int | None) -> KVSpec:
-    return KVSpec(LAYERS, KV_HEADS, HEAD_DIM, dtype, budget_bytes, 16, pages_max)
+def _spec(dtype: torch.dtype, budget_bytes: int, pages_max: int | None) -> PoolSpec:
+    return PoolSpec((keys_and_values(KV_HEADS, HEAD_DIM, LAYERS),), dtype, budget_bytes, 16, pages_max)
 
 
 def _taking(pool: KVPool, count: int) -> Callable[[], object]:

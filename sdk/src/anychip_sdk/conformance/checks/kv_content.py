@@ -1,6 +1,6 @@
-"""What is in the KV pool: written tokens, copied pages, shared pages, former tenants. Knows the layout's names.
+"""What is in the KV pool: written tokens, copied pages, shared pages, former tenants.
 
-Tokens are written by the backend's own kernel and read by an index computation that shares nothing with it.
+Tokens are written by the backend's own kernel and read by page and slot alone.
 """
 
 from __future__ import annotations
@@ -11,20 +11,18 @@ from anychip_sdk.conformance.checks.kv import page_size_cases
 from anychip_sdk.conformance.context import Context
 from anychip_sdk.conformance.requirements import Case, Violation, expect, requirement
 from anychip_sdk.conformance.trial.oracle import judge, launch, same_bits
-from anychip_sdk.conformance.trial.placing import AXES, Placed, batch_to
+from anychip_sdk.conformance.trial.placing import Placed
 from anychip_sdk.conformance.trial.pools import (
     HEAD_DIM,
     KV_HEADS,
     LAYERS,
     caches,
     kv_dtype,
-    page_of,
     pool_of,
-    read_token,
 )
 from anychip_sdk.conformance.trial.trials import resolved
 from anychip_sdk.kv import KVPool
-from anychip_sdk.ops.base import AttentionBatch
+from anychip_sdk.step import Paged, Step
 
 HEADS = 4
 SIZES = {"heads": HEADS, "kv_heads": KV_HEADS, "head_dim": HEAD_DIM}
@@ -49,7 +47,7 @@ def copies_are_exact_and_complete(context: Context, case: Case) -> None:
         origin = {**{page: page for page in range(pool.layout.pages)}, **dict(zip(dst, src, strict=True))}
         for name, old in before.items():
             for page, source in origin.items():
-                want, got = (page_of(part, pool.layout.axes, at) for part, at in ((old, source), (after[name], page)))
+                want, got = old[source], after[name][page]
                 if not same_bits(got, want):
                     what = f"is no copy of page {source}" if source != page else "was changed"
                     message = f"copy_pages({src}, {dst}): in the {name}, page {page} {what}"
@@ -59,8 +57,7 @@ def copies_are_exact_and_complete(context: Context, case: Case) -> None:
 @requirement(
     "AC-KV-007",
     level="MUST",
-    text="Each token's key and value MUST be where its slot and the layout's axes say, in its layer alone, whatever "
-    "the page size.",
+    text="Each token's key and value MUST be where its slot says, in its layer alone, whatever the page size.",
     covers=("op:kv_write",),
     cases=page_size_cases,
 )
@@ -79,12 +76,12 @@ def tokens_are_where_the_layout_says(context: Context, case: Case) -> None:
             mine = dict(zip(slots, written[i // 2][i % 2], strict=True))
             untouched = torch.full((KV_HEADS, HEAD_DIM), 3.0, dtype=host.dtype)
             for slot in range(pool.layout.pages * page_size):
-                got = read_token(host, pool.layout.axes, slot // page_size, slot % page_size)
+                got = host[slot // page_size, slot % page_size]
                 want = mine.get(slot, untouched)
                 if not same_bits(got, want):
                     what = "doesn't hold what was written there" if slot in mine else "was written, though no token's"
                     place = f"page {slot // page_size}, slot {slot % page_size}"
-                    message = f"in the {name}, {place} of {page_size} {what} (axes {', '.join(pool.layout.axes)})"
+                    message = f"in the {name}, {place} of {page_size} {what}"
                     raise Violation(message, got=got, expected=want, slots=slots)
 
 
@@ -144,13 +141,13 @@ def writing_a_copy_leaves_the_original(context: Context, case: Case) -> None:
         slot = own * page_size + page_size - 1
         written = [_write(context, pool, layer, [slot], f"copy {layer}") for layer in range(LAYERS)]
         for i, (name, cache) in enumerate(caches(pool)):
-            host, axes = cache.cpu(), pool.layout.axes
-            kept = same_bits(page_of(host, axes, shared), page_of(before[name], axes, shared))
+            host = cache.cpu()
+            kept = same_bits(host[shared], before[name][shared])
             expect(kept, f"writing to the copy (page {own}) changed the {name} of the original (page {shared})")
             for at in range(page_size):
                 last = at == page_size - 1
-                want = written[i // 2][i % 2][0] if last else read_token(before[name], axes, shared, at)
-                got = read_token(host, axes, own, at)
+                want = written[i // 2][i % 2][0] if last else before[name][shared, at]
+                got = host[own, at]
                 expect(same_bits(got, want), f"in the {name}, slot {at} of the copy (page {own}) is wrong", got=got)
 
 
@@ -173,7 +170,7 @@ def _bytes(context: Context, pool: KVPool) -> dict[str, torch.Tensor]:
 def _poison(context: Context, pool: KVPool, pages: list[int]) -> None:
     for _, cache in caches(pool):
         for page in pages:
-            page_of(cache, pool.layout.axes, page).fill_(float("nan"))
+            cache[page].fill_(float("nan"))
     context.device.synchronize()
 
 
@@ -184,8 +181,8 @@ def _write(
     generator, dtype, device = context.generator(salt), kv_dtype(context), context.device.torch_device
     shape = (len(slots), KV_HEADS, HEAD_DIM)
     k, v = (torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for _ in range(2))
-    k_cache, v_cache = pool.layer(layer)
-    args = (k.to(device), v.to(device), k_cache, v_cache, torch.tensor(slots, device=device))
+    k_cache, v_cache = pool.tensors(0, layer)
+    args = (k.to(device), v.to(device), k_cache, v_cache, _written(slots, pool.layout.page_size).to(device), 0)
     one = resolved(context, "kv_write", dtype, args, {**SIZES, "page_size": pool.layout.page_size})
     launch(context, one, Placed(list(args)))
     return k, v
@@ -194,9 +191,10 @@ def _write(
 def _attend(context: Context, pool: KVPool, pages: list[int], contexts: tuple[int, int], salt: str) -> None:
     """A decode row and a prompt over reused pages, judged by a reference that sees their own tokens alone."""
     page_size, dtype, device = pool.layout.page_size, kv_dtype(context), context.device.torch_device
-    batch = _batch(pages, contexts, page_size)
+    step = _step(pages, contexts, page_size)
+    table = step.paged(0).page_table
     slots = [
-        int(batch.page_table[row, at // page_size]) * page_size + at % page_size
+        int(table[row, at // page_size]) * page_size + at % page_size
         for row, length in enumerate(contexts)
         for at in range(length)
     ]
@@ -208,16 +206,14 @@ def _attend(context: Context, pool: KVPool, pages: list[int], contexts: tuple[in
     paged = [cache.view(pool.layout.pages, page_size, KV_HEADS, HEAD_DIM) for cache in known]
     q = torch.randn(1 + contexts[1], HEADS, HEAD_DIM, generator=context.generator(f"q {salt}"), dtype=torch.float64)
     scale = HEAD_DIM**-0.5
-    args = (q.to(dtype), *paged, batch, scale, None)
+    args = (q.to(dtype), *paged, step, scale, None, 0)
     one = resolved(context, "paged_attention", dtype, args, {**SIZES, "page_size": page_size})
-    if one.kernel.provider != context.backend.name and tuple(pool.layout.axes) != AXES:
-        message = f"the pool's axes are {pool.layout.axes}, but paged_attention is served by the reference, for {AXES}"
-        raise Violation(message)
-    (out,) = launch(context, one, Placed([args[0].to(device), *pool.layer(0), batch_to(batch, device), scale, None]))
+    given = [args[0].to(device), *pool.tensors(0, 0), step.to(device), scale, None, 0]
+    (out,) = launch(context, one, Placed(given))
     judge(context, one, (out.cpu(),))
 
 
-def _batch(pages: list[int], contexts: tuple[int, int], page_size: int) -> AttentionBatch:
+def _step(pages: list[int], contexts: tuple[int, int], page_size: int) -> Step:
     """One decode row with the first context, one prompt of all tokens of the second."""
     counts = [-(-length // page_size) for length in contexts]
     table = torch.zeros(2, max(counts), dtype=torch.int32)
@@ -225,15 +221,35 @@ def _batch(pages: list[int], contexts: tuple[int, int], page_size: int) -> Atten
     table[1, : counts[1]] = torch.tensor(pages[counts[0] :], dtype=torch.int32)
     places = [(0, contexts[0] - 1), *((1, at) for at in range(contexts[1]))]
     slots = [int(table[row, at // page_size]) * page_size + at % page_size for row, at in places]
-    return AttentionBatch(
+    return Step(
+        token_ids=torch.zeros(len(places), dtype=torch.int64),
+        positions=torch.tensor([at for _, at in places]),
         query_start=torch.tensor([0, 1, 1 + contexts[1]], dtype=torch.int32),
         context_lens=torch.tensor(contexts, dtype=torch.int32),
-        page_table=table,
-        slots=torch.tensor(slots),
+        logit_rows=torch.tensor([0, contexts[1]]),
+        groups=(Paged(table, torch.tensor(slots)),),
         page_size=page_size,
         decode_rows=1,
         query_lens_host=(1, contexts[1]),
         context_lens_host=contexts,
+    )
+
+
+def _written(slots: list[int], page_size: int) -> Step:
+    """The first tokens of as many sequences, each in a slot of its own."""
+    count = len(slots)
+    table = torch.tensor([[slot // page_size] for slot in slots], dtype=torch.int32)
+    return Step(
+        token_ids=torch.zeros(count, dtype=torch.int64),
+        positions=torch.zeros(count, dtype=torch.int64),
+        query_start=torch.arange(count + 1, dtype=torch.int32),
+        context_lens=torch.ones(count, dtype=torch.int32),
+        logit_rows=torch.arange(count),
+        groups=(Paged(table, torch.tensor(slots)),),
+        page_size=page_size,
+        decode_rows=count,
+        query_lens_host=(1,) * count,
+        context_lens_host=(1,) * count,
     )
 
 

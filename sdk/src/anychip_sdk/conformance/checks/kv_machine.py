@@ -12,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from anychip_sdk.conformance.context import Context
 from anychip_sdk.conformance.requirements import Violation, requirement
-from anychip_sdk.conformance.trial.pools import caches, page_of, pool_of
+from anychip_sdk.conformance.trial.placing import keys_and_values
+from anychip_sdk.conformance.trial.pools import HEAD_DIM, KV_HEADS, caches, pool_of
 from anychip_sdk.errors import KVPoolExhausted
 
 PAGES = 9
@@ -29,7 +30,9 @@ class PoolMachine(RuleBasedStateMachine):
     def __init__(self, context: Context) -> None:
         super().__init__()
         self._opened = ExitStack()
-        self.pool = self._opened.enter_context(pool_of(context, PAGES, 4, layers=1))
+        self.pool = self._opened.enter_context(
+            pool_of(context, PAGES, 4, groups=(keys_and_values(KV_HEADS, HEAD_DIM),))
+        )
         self.total = self.pool.layout.pages
         self.held: dict[int, int] = {}
         self.contents: dict[int, float] = {}
@@ -113,7 +116,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.stamp = (self.stamp + 1) % 100  # exact in every dtype, a half added
         self.contents[page] = self.stamp
         for number, (_, cache) in enumerate(caches(self.pool, 1)):
-            page_of(cache, self.pool.layout.axes, page).fill_(self.stamp + 0.5 * number)
+            cache[page].fill_(self.stamp + 0.5 * number)
 
     @invariant()
     def counts_agree(self) -> None:
@@ -131,7 +134,7 @@ class PoolMachine(RuleBasedStateMachine):
     def contents_agree(self) -> None:
         for number, (name, cache) in enumerate(caches(self.pool, 1)):
             for page, stamp in self.contents.items():
-                if not bool((page_of(cache, self.pool.layout.axes, page) == stamp + 0.5 * number).all()):
+                if not bool((cache[page] == stamp + 0.5 * number).all()):
                     raise self.wrong(f"in the {name}, page {page} doesn't hold what its holder wrote")
 
 

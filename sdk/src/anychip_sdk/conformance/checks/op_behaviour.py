@@ -16,16 +16,17 @@ from anychip_sdk.conformance.requirements import Case, Violation, expect, requir
 from anychip_sdk.conformance.trial import op_cases
 from anychip_sdk.conformance.trial.op_cases import BATCH_OPS, HEAD_OPS, IN_PLACE, per_op
 from anychip_sdk.conformance.trial.oracle import call, judge, launch, on_host, run, same_bits
-from anychip_sdk.conformance.trial.placing import CACHES, Placed, check_places, placed
+from anychip_sdk.conformance.trial.placing import Placed, check_places, placed
 from anychip_sdk.conformance.trial.trials import Trial, resolved, trial
-from anychip_sdk.ops.base import CATALOGUE, AttentionBatch
+from anychip_sdk.ops.base import CATALOGUE
+from anychip_sdk.step import Paged, Step
 
 Results = tuple[torch.Tensor, ...]
 #: ops whose result rows each depend on one row of the arguments
 ROW_OPS = tuple(
     name
     for name in sorted(CATALOGUE)
-    if name not in (*IN_PLACE, *BATCH_OPS, "select_rows", "embedding") and name not in ("copy_pages",)
+    if name not in (*IN_PLACE, *BATCH_OPS, "select_rows", "embedding", "rope", "qk_norm_rope")
 )
 
 
@@ -225,8 +226,8 @@ def _expect_rest_untouched(one: Trial, got: Results) -> None:
             continue
         old = before[arg.name]
         left = (want == old) | (want.isnan() & old.isnan())
-        if arg.name in CACHES and "slots" in before:  # a new value may equal the old one by chance
-            left.view(-1, *left.shape[2:])[before["slots"]] = False
+        if arg.state and one.op.step_index is not None:  # a new value may equal the old one by chance
+            left.view(-1, *left.shape[2:])[before["step"].paged(before["group"]).slots] = False
         wrong = left & ~((value == old) | (value.isnan() & old.isnan()))
         if bool(wrong.any()):
             at = wrong.nonzero()[0].tolist()
@@ -239,14 +240,14 @@ def _part(context: Context, one: Trial, chosen: list[int]) -> tuple[Trial, torch
     rows = torch.tensor(chosen)
     args: list[Any] = list(one.args)
     if one.op.name == "paged_attention":
-        batch: AttentionBatch = args[3]
-        starts = batch.query_start.tolist()
+        step: Step = args[3]
+        starts = step.query_start.tolist()
         kept = torch.cat([torch.arange(starts[row], starts[row + 1]) for row in chosen])
-        args[0], args[3] = args[0][kept], _rows_of(batch, chosen, kept)
+        args[0], args[3] = args[0][kept], _rows_of(step, chosen, kept)
     else:
         kept = rows
         for i, arg in enumerate(one.op.args):
-            if arg.shape.split(",")[0].strip("[] ") in ("tokens", "rows", "..."):
+            if arg.shape[:1] in (("tokens",), ("rows",), ("...",)):
                 args[i] = args[i][rows]
     return resolved(context, one.op.name, one.dtype, args, one.sizes), kept
 
@@ -257,22 +258,25 @@ def _reversed(one: Trial, rows: int) -> list[int]:
     return [*range(decode - 1, -1, -1), *range(rows - 1, decode - 1, -1)]
 
 
-def _rows_of(batch: AttentionBatch, chosen: list[int], kept: torch.Tensor) -> AttentionBatch:
-    """The batch of some rows; decode rows first, as they must be."""
-    lengths = tuple(batch.query_lens_host[row] for row in chosen)
+def _rows_of(step: Step, chosen: list[int], kept: torch.Tensor) -> Step:
+    """The step of some rows; decode rows first, as they must be."""
+    lengths = tuple(step.query_lens_host[row] for row in chosen)
     decode = 0
-    while decode < len(chosen) and chosen[decode] < batch.decode_rows:
+    while decode < len(chosen) and chosen[decode] < step.decode_rows:
         decode += 1
+    entry = step.paged(0)
+    starts = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
     return dataclasses.replace(
-        batch,
-        query_start=torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32),
-        context_lens=batch.context_lens[chosen],
-        page_table=batch.page_table[chosen],
-        slots=batch.slots[kept],
+        step,
+        token_ids=step.token_ids[kept],
+        positions=step.positions[kept],
+        query_start=starts,
+        context_lens=step.context_lens[chosen],
+        logit_rows=(starts[1:] - 1).long(),
+        groups=(Paged(entry.page_table[chosen], entry.slots[kept]),),
         decode_rows=decode,
         query_lens_host=lengths,
-        context_lens_host=tuple(batch.context_lens_host[row] for row in chosen),
-        derived={},
+        context_lens_host=tuple(step.context_lens_host[row] for row in chosen),
     )
 
 

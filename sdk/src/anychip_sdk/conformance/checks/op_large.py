@@ -11,8 +11,9 @@ from anychip_sdk.conformance.claims import Claims
 from anychip_sdk.conformance.context import Context
 from anychip_sdk.conformance.requirements import Case, Level, expect, requirement
 from anychip_sdk.conformance.trial.oracle import launch, same_bits
-from anychip_sdk.conformance.trial.placing import Placed, make_pool, token_major
+from anychip_sdk.conformance.trial.placing import Placed, keys_and_values, make_pool
 from anychip_sdk.conformance.trial.trials import resolved
+from anychip_sdk.step import Paged, Step
 
 WIDTH = 64  #: of a slot
 ODD = 65  #: of a table, so that offsets are no multiples of powers of two
@@ -55,7 +56,8 @@ def _look_up(
     device = context.device.torch_device
     table = torch.zeros(rows, ODD, dtype=dtype, device=device)
     table[places.to(device)] = values.to(device)
-    args: tuple[Any, ...] = (places, table) if op == "embedding" else (table, places)
+    step = _step(places)
+    args: tuple[Any, ...] = (step, table) if op == "embedding" else (table, step)
     one = resolved(context, op, dtype, args, {"hidden": ODD, "vocab": rows})
     (got,) = launch(context, one, Placed([value.to(device) for value in args]))
     expect(same_bits(got.cpu(), values), f"{one}: other rows than those at {places.tolist()} came back")
@@ -64,20 +66,37 @@ def _look_up(
 def _write(context: Context, dtype: torch.dtype, places: torch.Tensor, values: torch.Tensor, rows: int) -> None:
     device = context.device.torch_device
     pages = -(-rows // PAGE_SIZE)
-    pool = make_pool(context, pages, page_size=PAGE_SIZE, kv_heads=1, head_dim=WIDTH, dtype=dtype)
+    pool = make_pool(context, pages, page_size=PAGE_SIZE, groups=(keys_and_values(1, WIDTH),), dtype=dtype)
     try:
         new = values.unsqueeze(1).to(device)
-        args = (new, new, *pool.layer(0), places.to(device))
+        args = (new, new, *pool.tensors(0, 0), _step(places).to(device), 0)
         one = resolved(context, "kv_write", dtype, args, {"heads": 1, "kv_heads": 1, "head_dim": WIDTH})
         launch(context, one, Placed(list(args)))
-        for name, cache in zip(("keys", "values"), pool.layer(0), strict=True):
+        for name, cache in zip(("keys", "values"), pool.tensors(0, 0), strict=True):
             for place, value in zip(places.tolist(), values, strict=True):
-                page = cache.narrow(pool.layout.axes.index("page"), place // PAGE_SIZE, 1).cpu()
-                found = token_major(page, pool.layout.axes)[0, place % PAGE_SIZE, 0]
+                found = cache[place // PAGE_SIZE, place % PAGE_SIZE, 0].cpu()
                 expect(same_bits(found, value), f"{one}: slot {place} does not hold the {name} written there")
     finally:
         context.device.synchronize()
         pool.close()
+
+
+def _step(places: torch.Tensor) -> Step:
+    """A token for each place: its id, its slot and its row of logits are the place."""
+    count = len(places)
+    table = (places // PAGE_SIZE).to(torch.int32).unsqueeze(1)
+    return Step(
+        token_ids=places,
+        positions=torch.zeros(count, dtype=torch.int64),
+        query_start=torch.arange(count + 1, dtype=torch.int32),
+        context_lens=torch.ones(count, dtype=torch.int32),
+        logit_rows=places,
+        groups=(Paged(table, places),),
+        page_size=PAGE_SIZE,
+        decode_rows=count,
+        query_lens_host=(1,) * count,
+        context_lens_host=(1,) * count,
+    )
 
 
 __all__: list[str] = []

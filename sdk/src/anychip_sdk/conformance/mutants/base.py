@@ -35,7 +35,7 @@ from anychip_sdk.conformance.requirements import REQUIREMENTS
 from anychip_sdk.device import Device
 from anychip_sdk.fusion import POLICIES, Fusion
 from anychip_sdk.hooks import hookimpl
-from anychip_sdk.kv import KVPool, KVSpec, SlabKVPool
+from anychip_sdk.kv import KVPool, PoolSpec, SlabKVPool
 from anychip_sdk.ops import CATALOGUE
 from anychip_sdk.registry import KernelFunction, Registrar, dtype_name
 
@@ -61,7 +61,7 @@ class HealthyPlugin(AsyncReferencePlugin):
             registry.register(op, kernel, dtypes=self.dtypes, name=f"{NAME}_{op}", version=version)
 
     @hookimpl
-    def anychip_create_kv_pool(self, spec: KVSpec, device: Device) -> KVPool:
+    def anychip_create_kv_pool(self, spec: PoolSpec, device: Device) -> KVPool:
         make: Any = self.pool_class
         found: KVPool = make(spec, device)
         return found

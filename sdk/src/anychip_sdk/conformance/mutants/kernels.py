@@ -11,7 +11,7 @@ from torch.nn.functional import gelu as torch_gelu
 
 from anychip_sdk.conformance.mutants.base import mutant
 from anychip_sdk.conformance.reference.kernels import reference_kernel
-from anychip_sdk.ops import AttentionBatch
+from anychip_sdk.step import Paged, Step
 
 Tensor = torch.Tensor
 
@@ -137,26 +137,19 @@ def qk_norm_rope_has_one_weight(q: Tensor, k: Tensor, q_weight: Tensor, k_weight
 
 
 @mutant("AC-OP-001", "AC-KV-007", op="kv_write")
-def kv_write_swaps_keys_and_values(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> Any:
+def kv_write_swaps_keys_and_values(
+    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, step: Step, group: int = 0
+) -> Any:
     """Keys go to the values' cache and values to the keys'."""
-    return exact("kv_write")(v, k, k_cache, v_cache, slots)
-
-
-@mutant("AC-OP-001", op="copy_pages")
-def copy_pages_copies_half(k_cache: Tensor, v_cache: Tensor, src: Tensor, dst: Tensor) -> Any:
-    """Only the first half of a page's slots is copied."""
-    half = k_cache.shape[1] // 2
-    for cache in (k_cache, v_cache):
-        cache[dst, :half] = cache[src, :half]
-    return k_cache, v_cache
+    return exact("kv_write")(v, k, k_cache, v_cache, step, group)
 
 
 @mutant("AC-OP-001", op="paged_attention")
 def attention_scales_twice(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: AttentionBatch, scale: float, window: int | None = None
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, step: Step, scale: float, window: int | None = None, group: int = 0
 ) -> Tensor:
     """The scale goes over queries and over scores."""
-    return exact("paged_attention")(q, k_cache, v_cache, batch, scale * scale, window)
+    return exact("paged_attention")(q, k_cache, v_cache, step, scale * scale, window, group)
 
 
 # heads, pages, contexts
@@ -164,35 +157,40 @@ def attention_scales_twice(
 
 @mutant("AC-OP-002", op="paged_attention")
 def attention_window_is_one_wider(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: AttentionBatch, scale: float, window: int | None = None
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, step: Step, scale: float, window: int | None = None, group: int = 0
 ) -> Tensor:
     """A query sees one position more than the window."""
-    return exact("paged_attention")(q, k_cache, v_cache, batch, scale, window and window + 1)
+    return exact("paged_attention")(q, k_cache, v_cache, step, scale, window and window + 1, group)
 
 
 @mutant("AC-OP-002", op="paged_attention")
-def attention_loses_full_last_pages(q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: Any, *rest: Any) -> Tensor:
+def attention_loses_full_last_pages(q: Tensor, k_cache: Tensor, v_cache: Tensor, step: Step, *rest: Any) -> Tensor:
     """A context that ends with its page reads its first page in place of the last one."""
-    table = batch.page_table.clone()
-    for row, context in enumerate(batch.context_lens_host):
-        if context % batch.page_size == 0:
-            table[row, context // batch.page_size - 1] = table[row, 0]
-    return exact("paged_attention")(q, k_cache, v_cache, replace(batch, page_table=table, derived={}), *rest)
+    entry = step.paged(0)
+    table = entry.page_table.clone()
+    for row, context in enumerate(step.context_lens_host):
+        if context % step.page_size == 0:
+            table[row, context // step.page_size - 1] = table[row, 0]
+    changed = replace(step, groups=(Paged(table, entry.slots),))
+    return exact("paged_attention")(q, k_cache, v_cache, changed, *rest)
 
 
 @mutant("AC-OP-002", op="rope")
-def rope_turns_64_dimensions(q: Tensor, k: Tensor, positions: Tensor, table: Tensor) -> Any:
+def rope_turns_64_dimensions(q: Tensor, k: Tensor, step: Step, table: Tensor) -> Any:
     """What lies behind the 64th dimension of a head is not turned."""
-    turned = exact("rope")(q, k, positions, table)
+    turned = exact("rope")(q, k, step, table)
     return tuple(torch.cat((new[..., :64], old[..., 64:]), -1) for new, old in zip(turned, (q, k), strict=True))
 
 
 @mutant("AC-OP-002", op="kv_write")
-def kv_write_takes_six_bits_of_a_slot(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> Any:
+def kv_write_takes_six_bits_of_a_slot(
+    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, step: Step, group: int = 0
+) -> Any:
     """In pages of more than 64 tokens the offset wraps around."""
-    size = k_cache.shape[1]
-    wrapped = slots // size * size + slots % size % 64
-    return exact("kv_write")(k, v, k_cache, v_cache, wrapped)
+    size, entry = k_cache.shape[1], step.paged(group)
+    wrapped = entry.slots // size * size + entry.slots % size % 64
+    changed = replace(step, groups=(Paged(entry.page_table, wrapped),))
+    return exact("kv_write")(k, v, k_cache, v_cache, changed, group)
 
 
 # no rows, special numbers
@@ -240,10 +238,10 @@ def sample_multiplies_by_the_temperature(logits: Tensor, temperature: Tensor, *r
 
 
 @mutant("AC-OP-019", op="kv_write")
-def kv_write_counts_in_float(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> Any:
+def kv_write_counts_in_float(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, step: Step, group: int = 0) -> Any:
     """The place of each element is computed in float32."""
     width = k_cache.shape[2] * k_cache.shape[3]
-    at = ((slots.float() * width).unsqueeze(1) + torch.arange(width).float()).long()
+    at = ((step.paged(group).slots.float() * width).unsqueeze(1) + torch.arange(width).float()).long()
     for new, cache in ((k, k_cache), (v, v_cache)):
         cache.view(-1)[at.clamp(max=cache.numel() - 1)] = new.flatten(1).to(cache.dtype)
     return k_cache, v_cache
@@ -258,7 +256,6 @@ __all__ = [
     "attention_window_is_one_wider",
     "bans_are_finite",
     "bias_replaces_the_logit",
-    "copy_pages_copies_half",
     "embedding_misses_the_last_row",
     "exact",
     "ffn_has_up_first",

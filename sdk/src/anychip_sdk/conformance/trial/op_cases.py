@@ -15,7 +15,7 @@ from anychip_sdk.testing.bounds import has_own_dtype
 Sizes = Mapping[str, int]
 
 #: ops over heads and pages; their classes are those of `geometries`
-HEAD_OPS = ("copy_pages", "kv_write", "mha", "paged_attention", "qk_norm_rope", "rope")
+HEAD_OPS = ("kv_write", "mha", "paged_attention", "qk_norm_rope", "rope")
 #: with a batch of sequences, which is never empty
 BATCH_OPS = ("mha", "paged_attention")
 #: ops over float32 logits
@@ -110,7 +110,7 @@ def geometries(op: str, claims: Claims, level: Level) -> tuple[Geometry, ...]:
     ]
     if op in ("rope", "qk_norm_rope", "mha"):
         found.append(Geometry("rotary-part", ({**usual, "rotary_dim": usual["head_dim"] // 2},)))
-    if op in ("copy_pages", "kv_write", *BATCH_OPS):
+    if op in ("kv_write", *BATCH_OPS):
         found.append(Geometry("page-sizes", tuple(_paged(usual, size, 140) for size in PAGE_SIZES)))
     if op in BATCH_OPS:
         contexts = CONTEXTS if thorough else CONTEXTS[:7]

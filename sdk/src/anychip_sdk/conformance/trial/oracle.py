@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from anychip_sdk.conformance.context import Context
 from anychip_sdk.conformance.requirements import Violation, expect
-from anychip_sdk.conformance.trial.placing import CACHES, Placed, placed, token_major
+from anychip_sdk.conformance.trial.placing import Placed, placed
 from anychip_sdk.conformance.trial.trials import Trial
 from anychip_sdk.ops.base import Op
+from anychip_sdk.registry import with_prepared
 from anychip_sdk.testing.bounds import Numerics
 from anychip_sdk.testing.check import Comparison, check_form, compare, expected, results_of
 
@@ -24,30 +26,37 @@ def run(context: Context, one: Trial, *, shift: int = 0) -> tuple[torch.Tensor, 
 
 
 def call(context: Context, one: Trial, where: Placed) -> tuple[torch.Tensor, ...]:
-    """One call on placed arguments: results on the host, caches as [page, slot, head, dim]."""
+    """One call on placed arguments: results on the host."""
     return on_host(one, where, launch(context, one, where))
 
 
 def on_host(one: Trial, where: Placed, answer: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Copies of the results on the host, caches as [page, slot, head, dim]."""
+    """Copies of the results on the host; of states, the pages that the arguments have."""
     if len(answer) != len(one.op.returns):
         message = f"{one}: {len(answer)} results, expected {len(one.op.returns)}"
         raise Violation(message, **one.named())
     results = []
     for arg, value in zip(one.op.returns, answer, strict=True):
-        if arg.name in CACHES and where.pool is not None:
-            pages = one.named()[arg.name].shape[0]
-            results.append(token_major(value, where.pool.layout.axes)[:pages].cpu().clone())
+        if arg.state and where.pool is not None:
+            results.append(value[: len(one.named()[arg.name])].cpu().clone())
         else:
             results.append(value.cpu().clone())
     return tuple(results)
 
 
-def launch(context: Context, one: Trial, where: Placed) -> tuple[torch.Tensor, ...]:
-    """Run the kernel and wait for the device."""
+def launch(context: Context, one: Trial, where: Placed, given: Sequence[Any] | None = None) -> tuple[torch.Tensor, ...]:
+    """Run the kernel and wait for the device.
+
+    Args:
+        context: of the check.
+        one: what is run.
+        where: its arguments on the device.
+        given: the same as the kernel takes them; None: what it prepares of the step is made for this call.
+    """
     try:
         with torch.inference_mode():
-            answer = results_of(one.kernel.function(*where.values))
+            taken = with_prepared(one.kernel, where.values, one.facts) if given is None else given
+            answer = results_of(one.kernel.function(*taken))
         context.device.synchronize()
     except Exception as error:
         facts = {name: fact for name, fact in one.facts.items() if fact is not None}

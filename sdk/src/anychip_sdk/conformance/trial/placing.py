@@ -5,11 +5,9 @@ Knows layouts; runs no kernel.
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,13 +15,13 @@ import torch
 from anychip_sdk.conformance.context import Context
 from anychip_sdk.conformance.requirements import Violation
 from anychip_sdk.conformance.trial.trials import Trial
-from anychip_sdk.kv import KVPool, KVSpec
-from anychip_sdk.ops.base import Arg, AttentionBatch
+from anychip_sdk.kv import KVPool, PoolSpec
+from anychip_sdk.ops.base import Arg
+from anychip_sdk.state import StateGroup, StateSpec, StateTensor
+from anychip_sdk.step import Step
 
 GUARD_BYTES = 256
 GUARD = 0xA5
-CACHES = ("k_cache", "v_cache")
-AXES = ("page", "slot", "head", "dim")
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ def placed(context: Context, one: Trial, *, shift: int = 0) -> Iterator[Placed]:
     device = context.device.torch_device
     where = Placed([])
     try:
-        if any(arg.name in CACHES for arg in one.op.args):
+        if one.op.states:
             where.pool = _pool_for(context, one)
         for arg, value in zip(one.op.args, one.args, strict=True):
             where.values.append(_place(context, one, where, arg, value, device, shift))
@@ -65,14 +63,14 @@ def placed(context: Context, one: Trial, *, shift: int = 0) -> Iterator[Placed]:
 
 
 def _place(context: Context, one: Trial, where: Placed, arg: Arg, value: Any, device: torch.device, shift: int) -> Any:
-    if isinstance(value, AttentionBatch):
-        return batch_to(value, device)
+    if isinstance(value, Step):
+        return value.to(device)
     if not isinstance(value, torch.Tensor):
         return value
-    if arg.name in CACHES and where.pool is not None:
-        cache = where.pool.layer(0)[CACHES.index(arg.name)]
-        write_cache(cache, where.pool.layout.axes, value)
-        return cache
+    if arg.state and where.pool is not None:
+        state = where.pool.tensors(0, 0)[one.op.states.index(arg.name)]
+        state[: len(value)].copy_(value)
+        return state
     where.guards[arg.name] = guard = guarded(value, device, shift)
     if not (arg.weight and one.kernel.prepares_weight):
         return guard.tensor
@@ -94,46 +92,32 @@ def guarded(value: torch.Tensor, device: torch.device, shift: int = 0) -> Guarde
     return Guarded(tensor, whole, host, start, stop)
 
 
-def batch_to(batch: AttentionBatch, device: torch.device) -> AttentionBatch:
-    """A copy of the batch on the device, nothing derived from it yet."""
-    tensors = {
-        name: getattr(batch, name).to(device, copy=True)
-        for name in ("query_start", "context_lens", "page_table", "slots")
-    }
-    return dataclasses.replace(batch, **tensors, derived={})
-
-
 def _pool_for(context: Context, one: Trial) -> KVPool:
-    """A pool of one layer that holds the trial's caches."""
-    pages, page_size, kv_heads, head_dim = one.args[[arg.name for arg in one.op.args].index("k_cache")].shape
-    return make_pool(context, pages, page_size=page_size, kv_heads=kv_heads, head_dim=head_dim, dtype=one.dtype)
+    """A pool of one layer that holds the trial's states."""
+    given = one.named()
+    entries = {name: given[name].shape for name in one.op.states}
+    pages, page_size, *_ = next(iter(entries.values()))
+    tensors = tuple(StateTensor(name, tuple(shape[2:])) for name, shape in entries.items())
+    group = StateGroup(StateSpec("trial", "paged", tensors), 1)
+    return make_pool(context, pages, page_size=page_size, groups=(group,), dtype=one.dtype)
 
 
-def make_pool(context: Context, pages: int, **spec: Any) -> KVPool:
-    """The backend's pool with at least that many pages; `spec` as in KVSpec, layers 1 unless given."""
-    full = {"layers": 1, **spec}
-    token_bytes = 2 * full["layers"] * full["kv_heads"] * full["head_dim"] * full["dtype"].itemsize
-    budget = 2 * pages * full["page_size"] * token_bytes + (1 << 16)
-    pool = context.backend.create_kv_pool(KVSpec(budget_bytes=budget, pages_max=pages, **full), context.device)
+def keys_and_values(kv_heads: int, head_dim: int, layers: int = 1, window: int | None = None) -> StateGroup:
+    """The states of grouped-query attention."""
+    shape = (kv_heads, head_dim)
+    return StateGroup(StateSpec("kv", "paged", (StateTensor("k", shape), StateTensor("v", shape)), window), layers)
+
+
+def make_pool(context: Context, pages: int, *, groups: tuple[StateGroup, ...], **spec: Any) -> KVPool:
+    """The backend's pool with that many pages, from twice the budget that they take; `spec` as in PoolSpec."""
+    asked = PoolSpec(groups, budget_bytes=0, pages_max=pages, **spec)
+    slots_bytes = asked.slots * asked.bytes_per_slot
+    budget = 2 * pages * asked.page_size * asked.bytes_per_token + slots_bytes + (1 << 16)
+    pool = context.backend.create_kv_pool(replace(asked, budget_bytes=budget), context.device)
     if pool.layout.pages < pages:
         message = f"the pool has {pool.layout.pages} pages for a budget that holds {2 * pages}"
         raise Violation(message, layout=str(pool.layout))
     return pool
-
-
-def token_major(cache: torch.Tensor, axes: Sequence[str]) -> torch.Tensor:
-    """A cache in the pool's layout as [page, slot, head, dim]: a view, or a copy where an axis is split in two."""
-    order = [i for name in AXES for i, axis in enumerate(axes) if axis == name]
-    sizes = [math.prod(size for axis, size in zip(axes, cache.shape, strict=True) if axis == name) for name in AXES]
-    return cache.permute(order).reshape(sizes)
-
-
-def write_cache(cache: torch.Tensor, axes: Sequence[str], value: torch.Tensor) -> None:
-    """Put [page, slot, head, dim] into the first pages of a cache in the pool's layout."""
-    order = [i for name in AXES for i, axis in enumerate(axes) if axis == name]
-    target = cache.permute(order)
-    target = target.narrow(0, 0, value.shape[0])
-    target.copy_(value.reshape(target.shape))
 
 
 def check_places(one: Trial, where: Placed) -> None:
@@ -148,16 +132,4 @@ def check_places(one: Trial, where: Placed) -> None:
             raise Violation(message, **one.named(), first_byte=int(at[0]) - guard.start)
 
 
-__all__ = [
-    "AXES",
-    "CACHES",
-    "Guarded",
-    "Placed",
-    "batch_to",
-    "check_places",
-    "guarded",
-    "make_pool",
-    "placed",
-    "token_major",
-    "write_cache",
-]
+__all__ = ["Guarded", "Placed", "check_places", "guarded", "keys_and_values", "make_pool", "placed"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from anychip_sdk.conformance.context import Context
 from anychip_sdk.conformance.requirements import Violation
-from anychip_sdk.conformance.trial.placing import make_pool
+from anychip_sdk.conformance.trial.placing import keys_and_values, make_pool
 from anychip_sdk.device import Device
 from anychip_sdk.errors import AnychipError
 from anychip_sdk.kv import KVPool
@@ -23,8 +23,8 @@ LAYERS, KV_HEADS, HEAD_DIM = 3, 2, 64
 
 @contextmanager
 def pool_of(context: Context, pages: int, page_size: int, **spec: Any) -> Iterator[KVPool]:
-    """A pool of that many pages, closed afterwards."""
-    full = {"layers": LAYERS, "kv_heads": KV_HEADS, "head_dim": HEAD_DIM, "dtype": kv_dtype(context), **spec}
+    """A pool of that many pages, closed afterwards; keys and values of LAYERS layers unless `groups` says otherwise."""
+    full = {"groups": (keys_and_values(KV_HEADS, HEAD_DIM, LAYERS),), "dtype": kv_dtype(context), **spec}
     try:
         pool = make_pool(context, pages, page_size=page_size, **full)
     except AnychipError as error:
@@ -45,26 +45,25 @@ def kv_dtype(context: Context) -> torch.dtype:
     return found
 
 
-def caches(pool: KVPool, layers: int = LAYERS) -> list[tuple[str, torch.Tensor]]:
-    """Every cache of the pool with a name for people."""
-    return [
-        (f"{what} of layer {i}", pool.layer(i)[j]) for i in range(layers) for j, what in enumerate(("keys", "values"))
-    ]
+def caches(pool: KVPool, layers: int | None = None) -> list[tuple[str, torch.Tensor]]:
+    """Every paged state tensor of the pool with a name for people, of so many layers of each group."""
+    return _named(pool, "paged", layers)
 
 
-def page_of(cache: torch.Tensor, axes: Sequence[str], page: int) -> torch.Tensor:
-    """One page of a cache, a view in the pool's own layout."""
-    return cache.select(list(axes).index("page"), page)
+def slotted(pool: KVPool) -> list[tuple[str, torch.Tensor]]:
+    """The same of the slot groups."""
+    return _named(pool, "slot", None)
 
 
-def read_token(cache: torch.Tensor, axes: Sequence[str], page: int, slot: int) -> torch.Tensor:
-    """A token's [head, dim], found by the names of the axes alone and by nothing that kernels use."""
-    place: dict[str, int | slice] = {"page": page, "slot": slot}
-    found = cache[tuple(place.get(axis, slice(None)) for axis in axes)]
-    rest = [axis for axis in axes if axis not in place]
-    heads_first = sorted(range(len(rest)), key=lambda i: (rest[i] != "head", i))
-    found = found.permute(heads_first)
-    return found.reshape(found.shape[0], -1)
+def _named(pool: KVPool, kind: str, layers: int | None) -> list[tuple[str, torch.Tensor]]:
+    found = []
+    for index, group in enumerate(pool.groups):
+        if group.spec.kind != kind:
+            continue
+        for layer in range(group.layers if layers is None else min(layers, group.layers)):
+            named = zip(group.spec.tensors, pool.tensors(index, layer), strict=True)
+            found += [(f"{one.name} of group {index}, layer {layer}", tensor) for one, tensor in named]
+    return found
 
 
 @dataclass
@@ -150,8 +149,7 @@ __all__ = [
     "Trap",
     "caches",
     "kv_dtype",
-    "page_of",
     "pool_of",
-    "read_token",
+    "slotted",
     "trapped",
 ]

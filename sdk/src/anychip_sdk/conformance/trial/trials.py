@@ -87,7 +87,12 @@ def resolved(
 def facts_of(op: Op, args: Sequence[Any], dtype: torch.dtype, sizes: Mapping[str, int]) -> dict[str, Fact]:
     """What a plan knows of a call: the model's sizes, the pool's, and plain arguments by name."""
     facts: dict[str, Fact] = {name: sizes[name] for name in ("heads", "kv_heads", "head_dim", "hidden", "page_size")}
-    facts.update(group=sizes["heads"] // sizes["kv_heads"], vocab=sizes["vocab"], kv_dtype=dtype_name(dtype))
+    facts.update(
+        heads_per_kv_head=sizes["heads"] // sizes["kv_heads"],
+        vocab=sizes["vocab"],
+        kv_dtype=dtype_name(dtype),
+        dtype=dtype_name(dtype),
+    )
     for arg, value in zip(op.args, args, strict=True):
         if value is None or isinstance(value, (int, float, str, bool)):
             facts[arg.name] = value

@@ -3,16 +3,18 @@
 import pytest
 import torch
 
-from anychip_kunlun.kernels import attention, linear, quantized
-from anychip_kunlun.kernels.attention import plan_step
+from anychip_kunlun.kernels import attention, linear, preparing, quantized
+from anychip_kunlun.kernels.attention import plan_attention
 from anychip_kunlun.kernels.linear import Linear
 from anychip_sdk.ops import CATALOGUE
 from anychip_sdk.registry import OpKey, dtype_name
 from anychip_sdk.testing import check_kernel, random_case
+from support.engines import core_of, greedy, make_recipe, run
+from support.tiny_models import make_tiny
 
 FUSED = ("rms_norm", "add_rms_norm", "silu_mul", "ffn", "rope", "qk_norm_rope", "kv_write", "paged_attention", "mha")
 SIZES = {"head_dim": 32, "page_size": 16, "hidden": 64}
-FACTS = {**SIZES, "window": None}
+FACTS = {**SIZES, "window": None, "group": 0}
 
 
 def chosen(rig, op, dtype, **facts):
@@ -33,7 +35,7 @@ def checked(rig, op, dtype, **case):
     kernel = chosen(rig, op, dtype).kernel
     assert kernel.provider == "kunlun"
     args = head_major(op, random_case(op, dtype, seed=3, **{**SIZES, **case}))
-    found = check_kernel(CATALOGUE[op], kernel.function, args, dtype)
+    found = check_kernel(CATALOGUE[op], kernel, args, dtype, facts=FACTS)
     assert found.passed, found
 
 
@@ -73,14 +75,36 @@ def test_qk_norm_takes_the_op_that_splits_norms_and_turns(rig):
     assert "rotary_embedding" not in rig.machine.launches
 
 
-def test_more_decodes_than_the_op_takes_are_split(rig, monkeypatch):
+def test_more_decodes_than_the_op_takes_are_split(rig):
     rig.open()
     args = head_major("paged_attention", random_case("paged_attention", torch.bfloat16, 1, **SIZES, prefill_rows=0))
-    assert [(one.start, one.stop) for one in plan_step(args[3], rows_max=2).decodes] == [(0, 2), (2, 3)]
-    monkeypatch.setattr(attention, "plan_step", lambda batch: plan_step(batch, rows_max=2))
-    found = check_kernel(CATALOGUE["paged_attention"], attention.Attention(rig.plugin._vendor), args, torch.bfloat16)
+    plan = plan_attention(args[3], 0, rows_max=2)
+    assert [(one.start, one.stop) for one in plan.decodes] == [(0, 2), (2, 3)]
+    attend = attention.Attention(rig.plugin._vendor)
+
+    def in_parts(q, k_cache, v_cache, step, scale, window, group):
+        return attend(q, k_cache, v_cache, plan_attention(step, group, rows_max=2), scale, window, group)
+
+    found = check_kernel(CATALOGUE["paged_attention"], in_parts, args, torch.bfloat16)
     assert found.passed
     assert rig.machine.launches["speculative_attention"] == 2
+
+
+def test_what_a_step_is_planned_as_is_made_once_for_all_layers(rig, tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        preparing, "plan_attention", lambda step, group: made.append(group) or plan_attention(step, group)
+    )
+    recipe = make_recipe(
+        make_tiny(tmp_path / "model", "qwen3"),
+        model={"dtype": "bfloat16"},
+        backend={"name": "kunlun", "emulate": True, "threads": 1},
+        memory={"kv_tokens": 2048},
+    )
+    with core_of(recipe, rig.backend) as core:
+        made.clear()
+        run(core, greedy([[1, 2, 3]], 4))
+        assert len(made) == core.scheduler.stats().steps == 4
 
 
 @pytest.mark.parametrize(

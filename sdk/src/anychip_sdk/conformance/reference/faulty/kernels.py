@@ -9,9 +9,9 @@ import torch
 from anychip_sdk import ops
 from anychip_sdk.conformance.reference.faulty.base import FAULTS, Fault
 from anychip_sdk.conformance.reference.plugin import AsyncReferencePlugin
-from anychip_sdk.ops import AttentionBatch
 from anychip_sdk.ops.rope import angles
 from anychip_sdk.registry import KernelFunction
+from anychip_sdk.step import Step
 
 Single = Callable[..., torch.Tensor]
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -73,9 +73,9 @@ def one_element_is_wrong(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 @kernel_fault("rope", "AC-OP-002")
-def rope_turns_neighbours(q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor, table: torch.Tensor) -> Pair:
+def rope_turns_neighbours(q: torch.Tensor, k: torch.Tensor, step: Step, table: torch.Tensor) -> Pair:
     """Pairs (x[2i], x[2i + 1]) instead of the two halves."""
-    cos, sin = angles(table, positions, q.dtype)
+    cos, sin = angles(table, step.positions, q.dtype)
 
     def turn(x: torch.Tensor) -> torch.Tensor:
         rotary = 2 * cos.shape[-1]
@@ -88,33 +88,52 @@ def rope_turns_neighbours(q: torch.Tensor, k: torch.Tensor, positions: torch.Ten
 
 @kernel_fault("paged_attention", "AC-OP-002")
 def heads_are_interleaved(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: AttentionBatch, scale: float, window: int | None = None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    step: Step,
+    scale: float,
+    window: int | None = None,
+    group: int = 0,
 ) -> torch.Tensor:
     """Head h reads kv head h % kv_heads instead of h // group."""
     heads, kv_heads = q.shape[1], k.shape[2]
     order = torch.arange(heads).view(-1, kv_heads).t().flatten()
     out = torch.empty_like(q)
-    out[:, order] = _paged_attention(q[:, order], k, v, batch, scale, window)
+    out[:, order] = _paged_attention(q[:, order], k, v, step, scale, window, group)
     return out
 
 
 @kernel_fault("paged_attention", "AC-OP-002")
 def window_is_ignored(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: AttentionBatch, scale: float, window: int | None = None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    step: Step,
+    scale: float,
+    window: int | None = None,
+    group: int = 0,
 ) -> torch.Tensor:
     """A query sees its whole context."""
-    return _paged_attention(q, k, v, batch, scale, None)
+    return _paged_attention(q, k, v, step, scale, None, group)
 
 
 @kernel_fault("paged_attention", "AC-KV-008")
 def attention_reads_whole_pages(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: AttentionBatch, scale: float, window: int | None = None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    step: Step,
+    scale: float,
+    window: int | None = None,
+    group: int = 0,
 ) -> torch.Tensor:
     """The last page is weighed with zeros behind the end, but read: not a number times zero is none."""
-    out: torch.Tensor = _paged_attention(q, k, v, batch, scale, window)
+    out: torch.Tensor = _paged_attention(q, k, v, step, scale, window, group)
     start = 0
-    for row, length in enumerate(batch.query_lens_host):
-        last = batch.page_table[row, (batch.context_lens_host[row] - 1) // batch.page_size]
+    table = step.paged(group).page_table
+    for row, length in enumerate(step.query_lens_host):
+        last = table[row, (step.context_lens_host[row] - 1) // step.page_size]
         out[start : start + length] += (0 * v[last].sum()).to(out.dtype)
         start += length
     return out

@@ -12,14 +12,14 @@ from anychip_sdk.conformance.reference.plugin import AsyncReferencePlugin
 from anychip_sdk.device import Device
 from anychip_sdk.errors import KVPoolExhausted
 from anychip_sdk.hooks import hookimpl
-from anychip_sdk.kv import KVPool, KVSpec, SlabKVPool
+from anychip_sdk.kv import KVPool, PoolSpec, SlabKVPool
 
 
 def pool_fault(*kills: str) -> Callable[[type[SlabKVPool]], type[SlabKVPool]]:
     """Declare a broken pool; its class's name and docstring name the fault."""
 
     def wrap(broken: type[SlabKVPool]) -> type[SlabKVPool]:
-        def create(self: AsyncReferencePlugin, spec: KVSpec, device: Device) -> KVPool:
+        def create(self: AsyncReferencePlugin, spec: PoolSpec, device: Device) -> KVPool:
             return broken(spec, device)
 
         create.__name__ = "anychip_create_kv_pool"
@@ -32,19 +32,21 @@ def pool_fault(*kills: str) -> Callable[[type[SlabKVPool]], type[SlabKVPool]]:
 
 
 @pool_fault("AC-KV-001")
-class AxesAreMislabelled(SlabKVPool):
-    """Says that heads come before slots; they don't."""
+class HeadsComeFirst(SlabKVPool):
+    """Gives tensors with heads before slots, as its memory has them."""
 
-    def __init__(self, spec: KVSpec, device: Device) -> None:
-        super().__init__(spec, device)
-        self._layout = replace(self._layout, axes=("page", "head", "slot", "dim"))
+    def __init__(self, spec: PoolSpec, device: Device) -> None:
+        super().__init__(spec, device, heads_first=True)
+
+    def tensors(self, group: int, layer: int) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.transpose(1, 2) for tensor in super().tensors(group, layer))
 
 
 @pool_fault("AC-KV-001")
 class BytesAreUnderstated(SlabKVPool):
     """Counts the keys and forgets the values."""
 
-    def __init__(self, spec: KVSpec, device: Device) -> None:
+    def __init__(self, spec: PoolSpec, device: Device) -> None:
         super().__init__(spec, device)
         self._layout = replace(self._layout, bytes_per_token=self._layout.bytes_per_token // 2)
 
@@ -101,7 +103,7 @@ class ExhaustionIsAnyError(SlabKVPool):
 class PoolGrowsLazily(SlabKVPool):
     """Takes memory from the device when pages are first used."""
 
-    def __init__(self, spec: KVSpec, device: Device) -> None:
+    def __init__(self, spec: PoolSpec, device: Device) -> None:
         super().__init__(spec, device)
         self._more: list[torch.Tensor] = []
 
@@ -130,8 +132,8 @@ class CopiesForgetTheLastLayer(SlabKVPool):
     """Copies all layers but the last."""
 
     def copy_pages(self, src: Sequence[int], dst: Sequence[int]) -> None:
-        for source, target in zip(src, dst, strict=True):
-            self._slab[:-1, :, target].copy_(self._slab[:-1, :, source])
+        for slab in self._paged:
+            slab[:-1, list(dst)] = slab[:-1, list(src)]
 
 
 @pool_fault("AC-KV-006")
@@ -142,7 +144,8 @@ class CopiesSpill(SlabKVPool):
         super().copy_pages(src, dst)
         for source, target in zip(src, dst, strict=True):
             if target + 1 < self._layout.pages:
-                self._slab[:, :, target + 1, 0].copy_(self._slab[:, :, source, 0])
+                for slab in self._paged:
+                    slab[:, target + 1, 0].copy_(slab[:, source, 0])
 
 
 @pool_fault("AC-KV-009")
@@ -163,16 +166,17 @@ class ClosingKeepsTheMemory(SlabKVPool):
     """Forgets its buffer without giving it back."""
 
     def close(self) -> None:
-        self._layers = []
+        self._tensors = []
+        self._paged = []
 
 
 @pool_fault("AC-KV-011")
 class LayersShareMemory(SlabKVPool):
     """Every second layer lies where the one before it lies."""
 
-    def __init__(self, spec: KVSpec, device: Device) -> None:
+    def __init__(self, spec: PoolSpec, device: Device) -> None:
         super().__init__(spec, device)
-        self._layers = [self._layers[index // 2 * 2] for index in range(spec.layers)]
+        self._tensors = [[group[layer // 2 * 2] for layer in range(len(group))] for group in self._tensors]
 
 
 @pool_fault("AC-KV-012")
@@ -188,7 +192,7 @@ class FreeingSharedPagesFreesThem(SlabKVPool):
 class TheLimitIsIgnored(SlabKVPool):
     """Takes the whole budget, whatever pages_max says."""
 
-    def __init__(self, spec: KVSpec, device: Device) -> None:
+    def __init__(self, spec: PoolSpec, device: Device) -> None:
         super().__init__(replace(spec, pages_max=None), device)
 
 
@@ -196,14 +200,13 @@ class TheLimitIsIgnored(SlabKVPool):
 class AlignmentIsOverstated(SlabKVPool):
     """Promises caches at multiples of a mebibyte."""
 
-    def __init__(self, spec: KVSpec, device: Device) -> None:
+    def __init__(self, spec: PoolSpec, device: Device) -> None:
         super().__init__(spec, device)
         self._layout = replace(self._layout, alignment=1 << 20)
 
 
 __all__ = [
     "AlignmentIsOverstated",
-    "AxesAreMislabelled",
     "BytesAreUnderstated",
     "ClosingKeepsTheMemory",
     "CopiesForgetTheLastLayer",
@@ -211,6 +214,7 @@ __all__ = [
     "DoubleFreeIsAccepted",
     "ExhaustionIsAnyError",
     "FreeingSharedPagesFreesThem",
+    "HeadsComeFirst",
     "LayersShareMemory",
     "OnlyRunsAreGiven",
     "PartialAllocationLeaks",

@@ -12,8 +12,8 @@ from anychip_sdk.conformance.reference.faulty.base import plugin_fault
 from anychip_sdk.conformance.reference.faulty.kernels import Pair, Single
 from anychip_sdk.conformance.reference.plugin import AsyncReferencePlugin
 from anychip_sdk.hooks import PreparedWeight, hookimpl
-from anychip_sdk.ops import AttentionBatch
 from anychip_sdk.registry import KernelFunction, Need, Registrar
+from anychip_sdk.step import Step
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -22,7 +22,7 @@ _paged_attention: Single = ops.paged_attention.reference
 
 @plugin_fault("AC-KV-007")
 class PagesOf32AreTransposed(AsyncReferencePlugin):
-    """With 32 tokens per page, kernels keep heads before slots: they agree with each other, not with the axes."""
+    """With 32 tokens per page, kernels keep heads before slots: they agree with each other, not with the pool."""
 
     broken_op = "kv_write"
 
@@ -37,18 +37,24 @@ def _twisted(cache: torch.Tensor) -> torch.Tensor:
 
 
 def _twisted_write(
-    k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slots: torch.Tensor
+    k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, step: Step, group: int = 0
 ) -> Pair:
-    page_size = k_cache.shape[1]
+    page_size, slots = k_cache.shape[1], step.paged(group).slots
     _twisted(k_cache)[slots // page_size, slots % page_size] = k.to(k_cache.dtype)
     _twisted(v_cache)[slots // page_size, slots % page_size] = v.to(v_cache.dtype)
     return k_cache, v_cache
 
 
 def _twisted_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: AttentionBatch, scale: float, window: int | None = None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    step: Step,
+    scale: float,
+    window: int | None = None,
+    group: int = 0,
 ) -> torch.Tensor:
-    return _paged_attention(q, _twisted(k), _twisted(v), batch, scale, window)
+    return _paged_attention(q, _twisted(k), _twisted(v), step, scale, window, group)
 
 
 class _Registers(AsyncReferencePlugin):

@@ -10,7 +10,7 @@ import torch
 from anychip_kunlun.emulator.ops.attention import BATCH_MAX
 from anychip_kunlun.stack import Stack
 from anychip_sdk import ops as catalogue
-from anychip_sdk.ops import AttentionBatch
+from anychip_sdk.step import Paged, Step
 
 HEADS, KV_HEADS, DIM, BLOCK_SIZE, BLOCKS = 4, 2, 32, 16, 12
 SCALE = 0.11
@@ -39,17 +39,20 @@ def lod(lengths: list[int]) -> torch.Tensor:
 
 def expected(q: torch.Tensor, queries: list[int], contexts: list[int], scale: float, window: int | None = None):
     k_cache, v_cache = (one.double().transpose(1, 2).contiguous() for one in caches())
-    batch = AttentionBatch(
-        lod(queries),
-        int32(*contexts),
-        table(len(queries)),
-        torch.zeros(0),
-        BLOCK_SIZE,
-        0,
-        tuple(queries),
-        tuple(contexts),
+    nothing = torch.zeros(0, dtype=torch.int64)
+    step = Step(
+        token_ids=nothing,
+        positions=nothing,
+        query_start=lod(queries),
+        context_lens=int32(*contexts),
+        logit_rows=nothing,
+        groups=(Paged(table(len(queries)), nothing),),
+        page_size=BLOCK_SIZE,
+        decode_rows=0,
+        query_lens_host=tuple(queries),
+        context_lens_host=tuple(contexts),
     )
-    return catalogue.paged_attention.reference(q.double(), k_cache, v_cache, batch, scale, window).bfloat16()
+    return catalogue.paged_attention.reference(q.double(), k_cache, v_cache, step, scale, window).bfloat16()
 
 
 def prefill(stack: Stack, q: torch.Tensor, queries: list[int], contexts: list[int], **change: object) -> torch.Tensor:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from anychip_kunlun.stack import Stack
 from anychip_sdk import ops as catalogue
+from anychip_sdk.step import Step
+from anychip_sdk.testing import chunk_step
 
 TOKENS, HEADS, KV_HEADS, DIM, POSITIONS = 7, 4, 2, 32, 64
 
@@ -20,6 +24,11 @@ def table(dtype: torch.dtype = torch.bfloat16, size: int = DIM) -> torch.Tensor:
     return torch.cat((angles.cos(), angles.sin()), dim=-1).to(dtype)
 
 
+def step() -> Step:
+    """Tokens at these positions."""
+    return replace(chunk_step([0] * TOKENS, 0, TOKENS, [0], TOKENS), positions=positions())
+
+
 def positions() -> torch.Tensor:
     return torch.tensor([0, 5, 1, 63, 30, 2, 2])
 
@@ -28,7 +37,7 @@ def positions() -> torch.Tensor:
 def test_rotary_embedding_turns_in_place_as_the_catalogue_does(host: Stack, size: int) -> None:
     q, k = random(TOKENS, HEADS * DIM), random(TOKENS, KV_HEADS * DIM, seed=1)
     wanted = catalogue.rope.reference(
-        q.view(TOKENS, HEADS, DIM).clone(), k.view(TOKENS, KV_HEADS, DIM).clone(), positions(), table(size=size).float()
+        q.view(TOKENS, HEADS, DIM).clone(), k.view(TOKENS, KV_HEADS, DIM).clone(), step(), table(size=size).float()
     )
     host.load("kunlun_ops").rotary_embedding(positions(), q, k, DIM, table(size=size), True)
     torch.testing.assert_close(q.view(TOKENS, HEADS, DIM), wanted[0])
@@ -102,7 +111,7 @@ def test_the_split_kernel_splits_norms_and_turns(host: Stack) -> None:
         random(DIM, seed=2, dtype=torch.float32),
         random(DIM, seed=3, dtype=torch.float32),
         1e-6,
-        positions(),
+        step(),
         table(torch.float32),
     )
     torch.testing.assert_close(q, wanted[0].flatten(1))
