@@ -14,6 +14,7 @@ from anychip.forecast.explain_costs import costs_json, costs_text
 from anychip.forecast.price import price
 from anychip.forecast.speeds import Known
 from anychip.models.config import ModelConfig
+from anychip.models.registry import config_of
 from anychip.plan.explain import as_json, as_text
 from anychip.plan.plan import Plan
 from anychip.plan.resolve import CheckpointFacts, resolve
@@ -81,7 +82,7 @@ ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen
 
 
 def tiny_config(kind: str = "qwen3", **overrides: Any) -> ModelConfig:
-    return ModelConfig.from_raw({"architectures": [ARCHITECTURES[kind]], **TINY, **overrides})
+    return config_of({"architectures": [ARCHITECTURES[kind]], **TINY, **overrides})
 
 
 class StubPlugin:
@@ -189,14 +190,14 @@ class GoldenCase:
 
     def plan(self) -> Plan:
         recipe = load(ROOT / "recipes" / f"{self.recipe}.yaml", env={}).recipe
-        config = ModelConfig.from_raw(self.raw_config)
+        config = config_of(self.raw_config)
         backend = stub_backend(self.backend, **self.options)
         return plan_of(recipe, config, backend, path=self.path, supports_thinking=self.supports_thinking)
 
     def files(self) -> dict[Path, str]:
         """What `tests/golden/plans` holds for it; nobody measured its device."""
         plan, stem = self.plan(), self.recipe.replace("/", "-")
-        config, backend = ModelConfig.from_raw(self.raw_config), stub_backend(self.backend, **self.options)
+        config, backend = config_of(self.raw_config), stub_backend(self.backend, **self.options)
         cost = price(plan, facts(config), backend, Known(None, "nobody measured it"))
         data = json.dumps(as_json(plan, costs_json(plan, cost)), indent=1, ensure_ascii=False)
         return {

@@ -6,7 +6,8 @@ import pytest
 import torch
 import transformers
 
-from anychip.models.config import FULL_ATTENTION, SLIDING_ATTENTION, ModelConfig
+from anychip.models.decoder_config import FULL_ATTENTION, SLIDING_ATTENTION
+from anychip.models.registry import config_of
 from anychip_sdk.errors import CheckpointInvalid
 
 LLAMA = {
@@ -22,14 +23,14 @@ QWEN2 = {**LLAMA, "architectures": ["Qwen2ForCausalLM"]}
 
 def refusal(raw, generation=None):
     with pytest.raises(CheckpointInvalid) as caught:
-        ModelConfig.from_raw(raw, generation)
+        config_of(raw, generation)
     return str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["Llama", "Qwen2", "Qwen3"])
 def test_absent_keys_mean_what_they_mean_in_transformers(kind):
     reference = getattr(transformers, f"{kind}Config")()
-    config = ModelConfig.from_raw({"architectures": [f"{kind}ForCausalLM"]})
+    config = config_of({"architectures": [f"{kind}ForCausalLM"]})
     assert config.model_type == reference.model_type
     assert config.vocab_size == reference.vocab_size
     assert config.hidden_size == reference.hidden_size
@@ -67,7 +68,7 @@ def test_absent_keys_mean_what_they_mean_in_transformers(kind):
     ],
 )
 def test_rope_theta_is_found_wherever_it_is_written(raw, theta):
-    assert ModelConfig.from_raw({**LLAMA, **raw}).rope.theta == theta
+    assert config_of({**LLAMA, **raw}).rope.theta == theta
 
 
 def test_two_different_rope_thetas_are_refused():
@@ -88,15 +89,15 @@ def test_the_old_and_the_new_spelling_of_llama3_scaling_are_the_same():
         "original_max_position_embeddings": 8192,
         "rope_type": "llama3",
     }
-    old = ModelConfig.from_raw({**LLAMA, "rope_theta": 5e5, "rope_scaling": scaling})
-    new = ModelConfig.from_raw({**LLAMA, "rope_parameters": {**scaling, "rope_theta": 5e5}})
+    old = config_of({**LLAMA, "rope_theta": 5e5, "rope_scaling": scaling})
+    new = config_of({**LLAMA, "rope_parameters": {**scaling, "rope_theta": 5e5}})
     assert old.rope == new.rope
     assert old.rope.original_max_positions == 8192
 
 
 def test_yarn_keeps_what_the_checkpoint_leaves_open():
     scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
-    rope = ModelConfig.from_raw({**QWEN3, "rope_theta": 1e6, "rope_scaling": scaling}).rope
+    rope = config_of({**QWEN3, "rope_theta": 1e6, "rope_scaling": scaling}).rope
     assert (rope.type, rope.factor, rope.original_max_positions) == ("yarn", 4.0, 32768)
     assert (rope.attention_factor, rope.beta_fast, rope.beta_slow) == (None, 32.0, 1.0)
 
@@ -137,7 +138,7 @@ def test_an_unknown_architecture_lists_the_known_ones():
 
 
 def test_the_model_type_alone_names_the_architecture():
-    assert ModelConfig.from_raw({"model_type": "qwen2"}).architecture == "Qwen2ForCausalLM"
+    assert config_of({"model_type": "qwen2"}).architecture == "Qwen2ForCausalLM"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ def test_the_model_type_alone_names_the_architecture():
     ],
 )
 def test_dtype_is_read_under_both_names(raw, dtype):
-    assert ModelConfig.from_raw({**LLAMA, **raw}).dtype is dtype
+    assert config_of({**LLAMA, **raw}).dtype is dtype
 
 
 def test_two_different_dtypes_are_refused():
@@ -171,31 +172,31 @@ def test_two_different_dtypes_are_refused():
     ],
 )
 def test_every_end_token_of_both_files_counts_generation_first(config, generation, eos):
-    assert ModelConfig.from_raw({**QWEN2, "eos_token_id": config}, generation).eos_token_ids == eos
+    assert config_of({**QWEN2, "eos_token_id": config}, generation).eos_token_ids == eos
 
 
 def test_biases_follow_the_class():
-    qwen2 = ModelConfig.from_raw({**QWEN2, "attention_bias": False})
+    qwen2 = config_of({**QWEN2, "attention_bias": False})
     assert (qwen2.attention_bias, qwen2.attention_out_bias) == (True, False)
-    llama = ModelConfig.from_raw({**LLAMA, "attention_bias": True, "mlp_bias": True})
+    llama = config_of({**LLAMA, "attention_bias": True, "mlp_bias": True})
     assert (llama.attention_bias, llama.attention_out_bias, llama.mlp_bias) == (True, True, True)
-    qwen3 = ModelConfig.from_raw({**QWEN3, "mlp_bias": True})
+    qwen3 = config_of({**QWEN3, "mlp_bias": True})
     assert (qwen3.attention_bias, qwen3.mlp_bias, qwen3.qk_norm) == (False, False, True)
 
 
 def test_the_head_size_need_not_be_hidden_over_heads():
-    config = ModelConfig.from_raw({**QWEN3, "head_dim": 32})
+    config = config_of({**QWEN3, "head_dim": 32})
     assert (config.q_size, config.kv_size) == (128, 64)
 
 
 def test_sliding_windows_count_only_where_they_are_switched_on():
     off = {**QWEN2, "sliding_window": 4, "max_window_layers": 1, "use_sliding_window": False}
-    assert ModelConfig.from_raw(off).sliding_window is None
-    on = ModelConfig.from_raw({**off, "use_sliding_window": True})
+    assert config_of(off).sliding_window is None
+    on = config_of({**off, "use_sliding_window": True})
     assert on.layer_types == (FULL_ATTENTION, SLIDING_ATTENTION, SLIDING_ATTENTION)
     assert [on.window(layer) for layer in range(3)] == [None, 4, 4]
     given = [SLIDING_ATTENTION, FULL_ATTENTION, FULL_ATTENTION]
-    listed = ModelConfig.from_raw({**off, "use_sliding_window": True, "layer_types": given})
+    listed = config_of({**off, "use_sliding_window": True, "layer_types": given})
     assert [listed.window(layer) for layer in range(3)] == [4, None, None]
 
 

@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from anychip.models.config import ModelConfig
+from anychip.models.registry import config_of
 from anychip.models.rope import rope_table
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
@@ -53,7 +53,7 @@ def theirs(config):
 @pytest.mark.parametrize("name", SCALINGS)
 def test_the_table_equals_transformers(name, theta):
     config = raw(SCALINGS[name], theta)
-    ours = rope_table(ModelConfig.from_raw(config).rope, 64, POSITIONS)
+    ours = rope_table(config_of(config).rope, 64, POSITIONS)
     assert ours.shape == (POSITIONS, 64)
     assert ours.dtype == torch.float32
     # an angle near 2000 is rounded to 1e-4
@@ -62,17 +62,17 @@ def test_the_table_equals_transformers(name, theta):
 
 @pytest.mark.parametrize("name", [name for name in SCALINGS if name != "default"])
 def test_each_scaling_changes_the_table(name):
-    plain = rope_table(ModelConfig.from_raw(raw(None)).rope, 64, POSITIONS)
-    scaled = rope_table(ModelConfig.from_raw(raw(SCALINGS[name])).rope, 64, POSITIONS)
+    plain = rope_table(config_of(raw(None)).rope, 64, POSITIONS)
+    scaled = rope_table(config_of(raw(SCALINGS[name])).rope, 64, POSITIONS)
     assert (plain - scaled).abs().max() > 0.1
 
 
 def test_position_0_is_no_rotation():
-    table = rope_table(ModelConfig.from_raw(raw(None)).rope, 64, 4)
+    table = rope_table(config_of(raw(None)).rope, 64, 4)
     assert table[0].tolist() == [1.0] * 32 + [0.0] * 32
 
 
 def test_the_first_pair_turns_by_one_radian_per_position():
-    table = rope_table(ModelConfig.from_raw(raw(None)).rope, 64, 4)
+    table = rope_table(config_of(raw(None)).rope, 64, 4)
     assert table[3, 0].item() == pytest.approx(math.cos(3))
     assert table[3, 32].item() == pytest.approx(math.sin(3))

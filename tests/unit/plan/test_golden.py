@@ -5,7 +5,7 @@ import pytest
 from anychip.plan.explain import as_json
 from anychip.recipe import load
 from anychip_sdk.errors import ConformanceFailed
-from support.plans import GOLDEN, GOLDEN_CASES, QWEN3_8B, ROOT, SHIPPED, ModelConfig, plan_of, stub_backend
+from support.plans import GOLDEN, GOLDEN_CASES, QWEN3_8B, ROOT, SHIPPED, config_of, plan_of, stub_backend
 
 
 @pytest.mark.parametrize("case", GOLDEN_CASES, ids=lambda case: case.recipe)
@@ -49,5 +49,5 @@ def test_a_certificate_that_the_recipe_wants_and_nobody_has_is_exit_7():
     recipe = load(ROOT / "recipes" / "qwen3-kunlun.yaml", wanted, env={}).recipe
     backend = stub_backend("kunlun", versions={"driver": "5.0.21.21"})
     with pytest.raises(ConformanceFailed, match="serving-core") as failed:
-        plan_of(recipe, ModelConfig.from_raw(QWEN3_8B), backend)
+        plan_of(recipe, config_of(QWEN3_8B), backend)
     assert failed.value.exit_code == 7

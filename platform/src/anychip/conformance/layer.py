@@ -19,8 +19,8 @@ from anychip.graph.replace import replace as bind_kernels
 from anychip.graph.trace import trace
 from anychip.graph.verify import MARGIN, ROUNDINGS, LayerRun, random_weights, small_pool
 from anychip.models.config import ModelConfig
-from anychip.models.registry import build_model
-from anychip.plan.resolve import DEFAULT_PAGE_SIZE, drop_layers, make_binding
+from anychip.models.registry import build_model, config_of
+from anychip.plan.resolve import DEFAULT_PAGE_SIZE, make_binding
 from anychip.recipe.schema import ModelSection, Recipe
 from anychip_sdk.conformance.context import Context
 from anychip_sdk.hooks import PreparedWeight
@@ -111,7 +111,7 @@ class Layer:
 def layer_config(context: Context, shape: str, dtype: torch.dtype) -> ModelConfig:
     """One layer, a few words, heads as wide as the device can."""
     raw = raw_config(shape, head_dim(context), dtype)
-    return drop_layers(ModelConfig.from_raw(raw), 1, VOCAB)
+    return config_of(raw).with_layers(1, VOCAB)
 
 
 def head_dim(context: Context) -> int:

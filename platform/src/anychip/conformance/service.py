@@ -18,6 +18,8 @@ from anychip.engine.loader import LoadedModel, load_model
 from anychip.engine.request import GenerateRequest, SamplingParams, TokenEvent
 from anychip.graph.verify import MARGIN, ROUNDINGS
 from anychip.models.config import ModelConfig
+from anychip.models.decoder_config import DecoderConfig
+from anychip.models.registry import config_of
 from anychip.plan.make import prepare_with
 from anychip.recipe.schema import Recipe
 from anychip_sdk.conformance.context import Context
@@ -36,7 +38,7 @@ class Model(NamedTuple):
 
     source: str
     dtype: torch.dtype
-    config: ModelConfig
+    config: DecoderConfig
     exact: Truth
     rounded: Truth
 
@@ -56,7 +58,8 @@ class Answer:
 def make_model(context: Context, dtype: torch.dtype) -> Model:
     """The same model for every check, rounded to the dtype."""
     raw = raw_config(SHAPE, head_dim(context), dtype)
-    config = ModelConfig.from_raw(raw)
+    config = config_of(raw)
+    assert isinstance(config, DecoderConfig)
     weights = random_weights(config, dtype, SEED)
     source = write_checkpoint(context.scratch / f"model-{config.head_dim}", raw, weights)
     exact, rounded = (Truth(config, weights, one) for one in (torch.float64, dtype))

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.nn.functional import silu
 
-from anychip.models.config import ModelConfig
+from anychip.models.decoder_config import DecoderConfig
 
 
 class Truth:
     """A Qwen3-shaped decoder over the checkpoint's tensors."""
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> None:
+    def __init__(self, config: DecoderConfig, weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> None:
         self._config = config
         self._weights = {name: tensor.to(dtype) for name, tensor in weights.items()}
         self._dtype = dtype

@@ -11,7 +11,7 @@ from anychip.graph.fold import fold
 from anychip.graph.ir import ModelGraph
 from anychip.graph.verify import Verdict, Verifier, small_pool
 from anychip.plan.plan import Plan
-from anychip.plan.resolve import drop_layers, make_binding, unfolded
+from anychip.plan.resolve import make_binding, unfolded
 from anychip_sdk.backend import Backend
 from anychip_sdk.device import Device
 from anychip_sdk.hooks import PreparedWeight
@@ -52,7 +52,7 @@ class _Check:
     def __init__(self, plan: Plan, backend: Backend, device: Device) -> None:
         self._plan, self._backend, self._device = plan, backend, device
         vocab = min(VOCAB, plan.model.config.vocab_size)
-        self._config = config = drop_layers(plan.model.config, 1, vocab)
+        self._config = config = plan.model.config.with_layers(1, vocab)
         dtype, scheduler = plan.model.dtype.value, plan.scheduler
         self._binding = make_binding(plan.recipe, config, backend, dtype, scheduler.kv_dtype, scheduler.page_size.value)
         self._verifier = Verifier(

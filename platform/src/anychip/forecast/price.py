@@ -10,7 +10,7 @@ from anychip.forecast.speeds import Known, Subject, find_speeds
 from anychip.forecast.work import OpWork
 from anychip.plan.make import facts_of, prepare
 from anychip.plan.plan import Plan
-from anychip.plan.resolve import CheckpointFacts, drop_layers, resolve, wanted_policies
+from anychip.plan.resolve import CheckpointFacts, resolve, wanted_policies
 from anychip.recipe.schema import Recipe
 from anychip_sdk.backend import Backend
 
@@ -64,7 +64,7 @@ def _costs(plan: Plan, checkpoint: CheckpointFacts, backend: Backend, policies: 
     recipe = plan.recipe.model_copy(update={"fusion": fusion})
 
     def of(layers: int) -> Costs:
-        facts = replace(checkpoint, config=drop_layers(config, layers, config.vocab_size))
+        facts = replace(checkpoint, config=config.with_layers(layers, config.vocab_size))
         held = plan.backend
         return costs_of(resolve(recipe, facts, backend, held.device, held.reason, certificate=held.certificate))
 

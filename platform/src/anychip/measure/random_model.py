@@ -14,7 +14,7 @@ from anychip.graph.codegen import Generated, generate
 from anychip.graph.ir import WeightSpec
 from anychip.graph.program import weight_uses
 from anychip.measure.kernel_clock import WholeClock
-from anychip.models.config import ModelConfig
+from anychip.models.registry import config_of
 from anychip.plan.plan import Plan
 from anychip.plan.resolve import CheckpointFacts, resolve
 from anychip.recipe.schema import Recipe
@@ -27,7 +27,7 @@ VARIED = 1 << 16  #: random numbers of a weight, repeated
 
 def plan_random(raw: Mapping[str, object], recipe: Mapping[str, object], backend: Backend, device: DeviceInfo) -> Plan:
     """The plan of a checkpoint that only its config stands for."""
-    facts = CheckpointFacts(Path("random"), "random", ModelConfig.from_raw(raw), supports_thinking=False)
+    facts = CheckpointFacts(Path("random"), "random", config_of(raw), supports_thinking=False)
     sections = {"version": 1, "name": "random", **recipe}
     return resolve(Recipe.model_validate(sections), facts, backend, device, "given by the caller")
 

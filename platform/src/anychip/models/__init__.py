@@ -1,1 +1,1 @@
-"""Model families as data and modules. Knows Llama, Qwen2 and Qwen3; knows no vendor and reads no file."""
+"""Model families as config classes and modules. Names no vendor and reads no file."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from anychip.models.config import ModelConfig
+from anychip.models.decoder_config import DecoderConfig
 from anychip.models.layers import Linear, RMSNorm
 from anychip.models.state import KeysAndValues
 from anychip_sdk import ops
@@ -13,7 +13,7 @@ from anychip_sdk.step import Step
 
 
 class Attention(nn.Module):
-    def __init__(self, config: ModelConfig, layer: int) -> None:
+    def __init__(self, config: DecoderConfig, layer: int) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         self.scale = config.head_dim**-0.5

@@ -1,12 +1,14 @@
-"""The decoder that the Llama family shares: what differs between its members is in the config. Knows no checkpoint."""
+"""The decoder that Llama-like families share. Families whose layers differ bring their own."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import torch
 from torch import nn
 
 from anychip.models.attention import Attention
-from anychip.models.config import ModelConfig
+from anychip.models.decoder_config import DecoderConfig
 from anychip.models.layers import Embedding, LMHead, RMSNorm
 from anychip.models.mlp import GatedMLP
 from anychip.models.rope import RotaryTable
@@ -17,7 +19,7 @@ from anychip_sdk.step import Step
 class DecoderLayer(nn.Module):
     """Pre-norm residual block: attention, then MLP."""
 
-    def __init__(self, config: ModelConfig, layer: int) -> None:
+    def __init__(self, config: DecoderConfig, layer: int) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.self_attn = Attention(config, layer)
@@ -32,10 +34,12 @@ class DecoderLayer(nn.Module):
 class Decoder(nn.Module):
     """Embedding, layers and the last norm; names follow the checkpoints."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: DecoderConfig, layers: Iterable[nn.Module] | None = None) -> None:
         super().__init__()
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(DecoderLayer(config, layer) for layer in range(config.num_layers))
+        if layers is None:
+            layers = (DecoderLayer(config, layer) for layer in range(config.num_layers))
+        self.layers = nn.ModuleList(layers)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.rope = RotaryTable(config.rope, config.head_dim)
 
@@ -47,12 +51,15 @@ class Decoder(nn.Module):
 
 
 class CausalLM(nn.Module):
-    """A step in, logits float32 [logits, vocab] out."""
+    """A step in, logits float32 [logits, vocab] out.
 
-    def __init__(self, config: ModelConfig) -> None:
+    `layers` are called as `DecoderLayer` is; None: they are those.
+    """
+
+    def __init__(self, config: DecoderConfig, layers: Iterable[nn.Module] | None = None) -> None:
         super().__init__()
         self.config = config
-        self.model = Decoder(config)
+        self.model = Decoder(config, layers)
         tied = self.model.embed_tokens.weight if config.tie_word_embeddings else None
         self.lm_head = LMHead(config.hidden_size, config.vocab_size, tied_to=tied)
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import nn
 
 from anychip_sdk import ops
+from anychip_sdk.ops import Op
 from anychip_sdk.step import Step
+
+#: by the name that configs use
+ACTIVATIONS: Mapping[str, Op] = {"silu": ops.silu, "gelu_pytorch_tanh": ops.gelu}
 
 
 def empty(*shape: int) -> nn.Parameter:
@@ -54,4 +60,4 @@ class LMHead(nn.Module):
         return ops.lm_head(x, self.weight)  # type: ignore[no-any-return]
 
 
-__all__ = ["Embedding", "LMHead", "Linear", "RMSNorm", "empty"]
+__all__ = ["ACTIVATIONS", "Embedding", "LMHead", "Linear", "RMSNorm", "empty"]

@@ -1,24 +1,19 @@
-"""The gated MLP. Knows activations by name; knows no layer."""
+"""The gated MLP."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import torch
 from torch import nn
 
-from anychip.models.config import ModelConfig
-from anychip.models.layers import Linear
+from anychip.models.decoder_config import DecoderConfig
+from anychip.models.layers import ACTIVATIONS, Linear
 from anychip_sdk import ops
-from anychip_sdk.ops import Op
-
-ACTIVATIONS: Mapping[str, Op] = {"silu": ops.silu, "gelu_pytorch_tanh": ops.gelu}
 
 
 class GatedMLP(nn.Module):
     """down(activation(gate(x)) * up(x)) (Shazeer, 2020)."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         sizes = (config.hidden_size, config.intermediate_size)
         self.gate_proj = Linear(*sizes, bias=config.mlp_bias)
@@ -31,4 +26,4 @@ class GatedMLP(nn.Module):
         return self.down_proj(gated)  # type: ignore[no-any-return]
 
 
-__all__ = ["ACTIVATIONS", "GatedMLP"]
+__all__ = ["GatedMLP"]

@@ -1,31 +1,88 @@
-"""Which module graph serves which architecture. Knows architecture names; knows no weights.
-
-Llama, Qwen2 and Qwen3 are one decoder: biases, qk-norm, tied embeddings and sliding windows are read from the config,
-so that adding a member of the family is a row here and a row in `config.py`.
-"""
+"""The families that are served, and which of them a checkpoint belongs to. Knows names; knows no weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from torch import nn
 
 from anychip.models.config import ModelConfig
-from anychip.models.decoder import CausalLM
+from anychip.models.families.llama import LlamaConfig
+from anychip.models.families.qwen2 import Qwen2Config
+from anychip.models.families.qwen3 import Qwen3Config
+from anychip.models.raw import Fields, refuse
 from anychip.models.state import number_states
 
-MODELS: Mapping[str, Callable[[ModelConfig], nn.Module]] = {
-    "LlamaForCausalLM": CausalLM,
-    "Qwen2ForCausalLM": CausalLM,
-    "Qwen3ForCausalLM": CausalLM,
-}
+FAMILIES: tuple[type[ModelConfig], ...] = (
+    LlamaConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+
+def config_of(raw: Mapping[str, object], generation: Mapping[str, object] | None = None) -> ModelConfig:
+    """The config in config.json's content, with generation_config.json's where there is one.
+
+    Raises:
+        CheckpointInvalid: with every problem at once.
+    """
+    problems: list[str] = []
+    config = parse_config(raw, generation or {}, problems)
+    if config is None or problems:
+        raise refuse("config", problems)
+    return config
+
+
+def parse_config(
+    raw: Mapping[str, object], generation: Mapping[str, object], problems: list[str]
+) -> ModelConfig | None:
+    """Parse both files' content. Problems are appended; None where not even the architecture is known."""
+    fields = Fields(raw, problems, "config.json")
+    architecture = _architecture(fields)
+    if architecture is None:
+        return None
+    if "quantization_config" in fields:
+        section = fields.section("quantization_config")
+        method = section.string("quant_method", "unnamed") if section else "unnamed"
+        problems.append(f"config.json: quantization_config ({method}) is not supported; use unquantized weights")
+    family = _architectures()[architecture]
+    return family.parse(architecture, fields, Fields(generation, problems, "generation_config.json"))
 
 
 def build_model(config: ModelConfig) -> nn.Module:
     """The model's modules, without memory; their states know their groups."""
-    model = MODELS[config.architecture](config)
+    model = config.build()
     number_states(model)
     return model
 
 
-__all__ = ["MODELS", "build_model"]
+def gguf_families() -> Mapping[str, type[ModelConfig]]:
+    """The families whose GGUF files can be read, by GGUF's name of the architecture."""
+    return {family.gguf.architecture: family for family in FAMILIES if family.gguf is not None}
+
+
+def _architectures() -> dict[str, type[ModelConfig]]:
+    return {name: family for family in FAMILIES for name in family.architectures}
+
+
+def _architecture(fields: Fields) -> str | None:
+    known = _architectures()
+    supported = ", ".join(known)
+    names = fields.strings("architectures")
+    if names:
+        found = next((name for name in names if name in known), None)
+        if found is None:
+            fields.problems.append(f"config.json: architecture {names[0]!r} is not supported (supported: {supported})")
+        return found
+    model_type = fields.string("model_type", "")
+    for name, family in known.items():
+        if family.model_type == model_type:
+            return name
+    fields.problems.append(
+        f"config.json: names no known architecture (architectures absent, model_type {model_type!r}; "
+        f"supported: {supported})"
+    )
+    return None
+
+
+__all__ = ["FAMILIES", "build_model", "config_of", "gguf_families", "parse_config"]

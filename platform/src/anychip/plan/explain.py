@@ -22,6 +22,8 @@ def as_json(plan: Plan, costs: Mapping[str, object] | None = None) -> dict[str, 
         costs: the section `costs`, as `anychip.forecast` makes it; None leaves it out.
     """
     device, config = plan.backend.device, plan.model.config
+    facts = config.facts()
+    heads: dict[str, object] = {name: facts[name] for name in ("heads", "kv_heads", "head_dim") if name in facts}
     return {
         "schema_version": SCHEMA_VERSION,
         "name": plan.recipe.name,
@@ -32,9 +34,7 @@ def as_json(plan: Plan, costs: Mapping[str, object] | None = None) -> dict[str, 
             "architecture": config.architecture,
             "layers": config.num_layers,
             "hidden_size": config.hidden_size,
-            "heads": config.num_heads,
-            "kv_heads": config.num_kv_heads,
-            "head_dim": config.head_dim,
+            **heads,
             "vocab_size": config.vocab_size,
             "dtype": {"value": dtype_name(plan.model.dtype.value), "reason": plan.model.dtype.reason},
             "quantization": {

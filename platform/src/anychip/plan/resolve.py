@@ -184,14 +184,9 @@ def make_binding(
 ) -> Binding:
     """What kernels are resolved against."""
     facts: dict[str, Fact] = {
-        "heads": config.num_heads,
-        "kv_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "heads_per_kv_head": config.num_heads // config.num_kv_heads,
-        "hidden": config.hidden_size,
+        **config.facts(),
         "page_size": page_size,
         "kv_dtype": dtype_name(kv_dtype),
-        "vocab": config.vocab_size,
     }
     return Binding(backend.ops, dtype, facts, _overrides(recipe, backend), recipe.ops.fallback != "forbid")
 
@@ -325,15 +320,9 @@ def _dtype(name: str) -> torch.dtype | None:
     return found
 
 
-def drop_layers(config: ModelConfig, layers: int, vocab_size: int) -> ModelConfig:
-    """The same shape with fewer layers and words, for verification."""
-    return replace(config, num_layers=layers, vocab_size=vocab_size, layer_types=config.layer_types[:layers])
-
-
 __all__ = [
     "DEFAULT_PAGE_SIZE",
     "CheckpointFacts",
-    "drop_layers",
     "make_binding",
     "resolve",
     "unfolded",

@@ -12,10 +12,11 @@ from typing import Literal
 
 import torch
 
-from anychip.models.config import ModelConfig, parse_config
+from anychip.models.config import ModelConfig
 from anychip.models.raw import refuse
+from anychip.models.registry import parse_config
 from anychip.weights.gguf_checkpoint import open_gguf
-from anychip.weights.names import check_tensors, ignorable
+from anychip.weights.names import check_tensors
 from anychip.weights.quantized import BlockFormat, Bytes
 from anychip.weights.safetensors import open_directory
 from anychip.weights.tensors import Opened, TensorInfo, TensorReader, TokenizerSource
@@ -43,7 +44,7 @@ class Checkpoint:
         self.tokenizer = opened.tokenizer
         self.notes = opened.notes
         self.tensors: Mapping[str, TensorInfo] = {
-            name: info for name, info in opened.tensors.items() if not ignorable(config, name)
+            name: info for name, info in opened.tensors.items() if not config.ignores(name)
         }
         left_out = [name for name in opened.tensors if name not in self.tensors]
         self.ignored: tuple[str, ...] = (*opened.ignored, *left_out)
@@ -123,7 +124,7 @@ def _check_dtypes(config: ModelConfig, tensors: Mapping[str, TensorInfo]) -> lis
     return [
         f"tensor {name} is stored as {info.storage}, which is not supported (supported: F32, F16, BF16)"
         for name, info in tensors.items()
-        if info.dtype not in _FLOATS and not ignorable(config, name)
+        if info.dtype not in _FLOATS and not config.ignores(name)
     ]
 
 

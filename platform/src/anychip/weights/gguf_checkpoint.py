@@ -1,4 +1,4 @@
-"""Open a GGUF file as a checkpoint with Hugging Face names. Knows how converters lay out q and k; knows no device."""
+"""Open a GGUF file as a checkpoint with Hugging Face names. Knows no device."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from anychip.models.gguf_names import GGUFNames
 from anychip.weights.gguf import GGUFFile, GGUFTensor, parse_gguf
-from anychip.weights.gguf_config import llama3_scaling, raw_config, token_ids
+from anychip.weights.gguf_config import llama3_scaling, names_of, raw_config, token_ids
 from anychip.weights.mapped import MappedFile
-from anychip.weights.names import from_gguf, shorten
+from anychip.weights.names import shorten
 from anychip.weights.quantized import BlockFormat, Bytes, decode_rows
 from anychip.weights.tensors import Opened, TensorInfo, TokenizerSource, row_range
 
@@ -88,13 +89,17 @@ def open_gguf(path: Path) -> Opened:
     if len(listed) < len(file.tensors):
         problems.append("the same tensor is listed twice")
     raw = raw_config(file.metadata, {name: tensor.shape for name, tensor in listed.items()}, problems)
+    names = names_of(file.metadata)
     ignored: tuple[str, ...] = ()
-    if raw:
+    places: dict[str, _Place] = {}
+    if names is not None:
         raw["torch_dtype"] = _dtype(listed)
-        if ROPE_FACTORS in listed and not problems:
-            _apply_rope_factors(file, listed[ROPE_FACTORS], raw, problems)
+        if ROPE_FACTORS in listed and "rope_theta" in raw:
             ignored = (ROPE_FACTORS,)
-    places = _translate(listed, raw, problems) if raw else {}
+            if not problems:
+                _apply_rope_factors(file, listed[ROPE_FACTORS], raw, problems)
+        weights = {name: tensor for name, tensor in listed.items() if name not in ignored}
+        places = _translate(weights, names, raw, problems)
     return Opened(
         problems=problems,
         raw_config=raw,
@@ -108,19 +113,17 @@ def open_gguf(path: Path) -> Opened:
     )
 
 
-def _translate(listed: Mapping[str, GGUFTensor], raw: Mapping[str, object], problems: list[str]) -> dict[str, _Place]:
-    heads = {"q_proj": raw["num_attention_heads"], "k_proj": raw["num_key_value_heads"]}
-    is_permuted = raw["model_type"] == "llama"  # the other architectures keep the model's own order
+def _translate(
+    listed: Mapping[str, GGUFTensor], names: GGUFNames, raw: Mapping[str, object], problems: list[str]
+) -> dict[str, _Place]:
     places: dict[str, _Place] = {}
     unknown: list[str] = []
     for name, tensor in listed.items():
-        if name == ROPE_FACTORS:
-            continue
-        target = from_gguf(name)
+        target = names.tensor(name)
         if target is None:
             unknown.append(name)
             continue
-        count = heads.get(target.split(".")[-2], 0) if is_permuted else 0
+        count = raw.get(names.interleaved.get(target.split(".")[-2], ""), 0)
         permuted = count if isinstance(count, int) else 0
         if permuted and (not tensor.shape or tensor.shape[0] % (2 * permuted)):
             problems.append(f"tensor {name} has shape {list(tensor.shape)}, which {permuted} heads do not divide")

@@ -1,4 +1,4 @@
-"""Translate GGUF metadata into the keys of a Hugging Face config.json. Knows three architectures; reads no file."""
+"""GGUF metadata as the content of a Hugging Face config.json. Reads no file."""
 
 from __future__ import annotations
 
@@ -8,91 +8,27 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-ARCHITECTURES: Mapping[str, str] = {
-    "llama": "LlamaForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
-
-# Keys that change the computation of a llama-like model in a way that no supported class has.
-_REFUSED = ("expert_count", "attention.scale", "logit_scale", "embedding_scale", "residual_scale")
+from anychip.models.gguf_names import GGUFFields, GGUFNames
+from anychip.models.registry import gguf_families
 
 
-class GGUFFields:
-    """Metadata of one architecture, by key without the architecture's prefix."""
-
-    def __init__(self, metadata: Mapping[str, object], problems: list[str]) -> None:
-        self.metadata = metadata
-        self.problems = problems
-        self.arch = str(metadata.get("general.architecture"))
-
-    def integer(self, key: str) -> int | None:
-        value = self.metadata.get(f"{self.arch}.{key}")
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int):
-            # some architectures list one value per layer
-            self.problems.append(f"{self.arch}.{key} is {value!r:.60}, expected one whole number")
-            return None
-        return value
-
-    def required(self, key: str) -> int:
-        value = self.integer(key)
-        if value is None and f"{self.arch}.{key}" not in self.metadata:
-            self.problems.append(f"metadata {self.arch}.{key} is missing")
-        return value or 1
-
-    def number(self, key: str) -> float | None:
-        value = self.metadata.get(f"{self.arch}.{key}")
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            self.problems.append(f"{self.arch}.{key} is {value!r:.60}, expected a number")
-            return None
-        return float(f"{value:.7g}")  # stored as float32: 1e-5 reads 9.99999975e-06
+def names_of(metadata: Mapping[str, object]) -> GGUFNames | None:
+    """How the file's architecture names things, None where it is not supported."""
+    family = gguf_families().get(str(metadata.get("general.architecture")))
+    return None if family is None else family.gguf
 
 
 def raw_config(
     metadata: Mapping[str, object], shapes: Mapping[str, tuple[int, ...]], problems: list[str]
 ) -> dict[str, object]:
     """The config.json that this file would have; `shapes` are those of its tensors, by GGUF name."""
-    fields = GGUFFields(metadata, problems)
-    if fields.arch not in ARCHITECTURES:
-        problems.append(f"architecture {fields.arch!r} is not supported (supported: {', '.join(ARCHITECTURES)})")
+    fields, known = GGUFFields(metadata, shapes, problems), gguf_families()
+    family = known.get(fields.arch)
+    if family is None or family.gguf is None:
+        problems.append(f"architecture {fields.arch!r} is not supported (supported: {', '.join(known)})")
         return {}
-    for key in _REFUSED:
-        if fields.number(key) not in (None, 0.0, 1.0):
-            problems.append(f"{fields.arch}.{key} is set; models that use it are not supported")
-    hidden, heads = fields.required("embedding_length"), fields.required("attention.head_count")
-    head_dim = fields.integer("attention.key_length") or hidden // heads
-    rotary = fields.integer("rope.dimension_count")
-    if rotary not in (None, head_dim):
-        problems.append(f"rope.dimension_count {rotary} of head size {head_dim}: partial rotary is not supported")
-    embedding = shapes.get("token_embd.weight", ())
-    raw: dict[str, object] = {
-        "architectures": [ARCHITECTURES[fields.arch]],
-        "model_type": fields.arch,
-        "vocab_size": embedding[0] if embedding else fields.required("vocab_size"),
-        "hidden_size": hidden,
-        "intermediate_size": fields.required("feed_forward_length"),
-        "num_hidden_layers": fields.required("block_count"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": fields.integer("attention.head_count_kv") or heads,
-        "head_dim": head_dim,
-        "max_position_embeddings": fields.required("context_length"),
-        "rms_norm_eps": fields.number("attention.layer_norm_rms_epsilon") or 1e-6,
-        "tie_word_embeddings": "output.weight" not in shapes,
-        "attention_bias": "blk.0.attn_q.bias" in shapes,
-        "mlp_bias": "blk.0.ffn_gate.bias" in shapes,
-        "rope_theta": fields.number("rope.freq_base") or 10000.0,
-    }
-    window = fields.integer("attention.sliding_window")
-    if window:
-        problems.append(f"{fields.arch}.attention.sliding_window {window} is not supported in GGUF files")
-    scaling = _scaling(fields)
-    if scaling:
-        raw["rope_scaling"] = scaling
-    return raw | token_ids(metadata)
+    named: dict[str, object] = {"architectures": [family.architectures[0]], "model_type": family.model_type}
+    return {**named, **family.gguf.read_config(fields), **token_ids(metadata)}
 
 
 def token_ids(metadata: Mapping[str, object]) -> dict[str, object]:
@@ -108,29 +44,6 @@ def token_ids(metadata: Mapping[str, object]) -> dict[str, object]:
         "eos_token_id": list(ends) or None,
         "pad_token_id": number("padding"),
     }
-
-
-def _scaling(fields: GGUFFields) -> dict[str, object]:
-    kind = fields.metadata.get(f"{fields.arch}.rope.scaling.type")
-    factor = fields.number("rope.scaling.factor")
-    old_style = fields.number("rope.scale_linear")
-    if kind is None and old_style not in (None, 1.0):
-        kind, factor = "linear", old_style
-    if kind in (None, "none") or factor is None:
-        return {}
-    scaling: dict[str, object] = {"rope_type": kind, "factor": factor}
-    if kind != "yarn":
-        return scaling  # an unknown type is refused where the config is parsed
-    scaling["original_max_position_embeddings"] = fields.integer("rope.scaling.original_context_length")
-    for key, name in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
-        scaling[name] = fields.number(f"rope.scaling.{key}")
-    share = fields.number("rope.scaling.yarn_attn_factor") or fields.number("rope.scaling.attn_factor") or 1.0
-    if share != 1.0:
-        # GGUF's is relative to what the factor alone gives, config.json's is absolute
-        scaling["attention_factor"] = share * (0.1 * math.log(factor) + 1.0)
-    if fields.number("rope.scaling.yarn_log_multiplier") not in (None, 0.0):
-        fields.problems.append(f"{fields.arch}.rope.scaling.yarn_log_multiplier is not supported")
-    return scaling
 
 
 def llama3_scaling(factors: Sequence[float], theta: float) -> dict[str, object] | None:
@@ -167,4 +80,4 @@ def llama3_scaling(factors: Sequence[float], theta: float) -> dict[str, object] 
     return scaling if np.allclose(expected, table, rtol=1e-3) else None
 
 
-__all__ = ["ARCHITECTURES", "llama3_scaling", "raw_config", "token_ids"]
+__all__ = ["llama3_scaling", "names_of", "raw_config", "token_ids"]

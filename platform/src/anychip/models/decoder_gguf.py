@@ -1,0 +1,102 @@
+"""What GGUF files of Llama-like decoders have in common: metadata keys and tensor names. Reads no file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from anychip.models.gguf_names import GGUFFields
+
+#: outside of layers
+TENSORS: Mapping[str, str] = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+#: within each layer
+LAYER_TENSORS: Mapping[str, str] = {
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+#: modules whose rows llama's converter interleaves; other architectures keep the model's own order
+INTERLEAVED: Mapping[str, str] = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+
+# Keys that change the computation of a decoder in a way that no supported class has.
+_REFUSED = ("expert_count", "attention.scale", "logit_scale", "embedding_scale", "residual_scale")
+
+
+def read_decoder_config(fields: GGUFFields, *, supported: tuple[str, ...] = ()) -> dict[str, object]:
+    """The keys of config.json that a decoder's metadata stands for.
+
+    Args:
+        fields: the file's metadata.
+        supported: keys that the family computes, of those that are refused otherwise.
+    """
+    for key in _REFUSED:
+        if key not in supported and fields.number(key) not in (None, 0.0, 1.0):
+            fields.problems.append(f"{fields.arch}.{key} is set; models that use it are not supported")
+    hidden, heads = fields.required("embedding_length"), fields.required("attention.head_count")
+    head_dim = fields.integer("attention.key_length") or hidden // heads
+    rotary = fields.integer("rope.dimension_count")
+    if rotary not in (None, head_dim):
+        fields.problems.append(
+            f"rope.dimension_count {rotary} of head size {head_dim}: partial rotary is not supported"
+        )
+    embedding = fields.shapes.get("token_embd.weight", ())
+    raw: dict[str, object] = {
+        "vocab_size": embedding[0] if embedding else fields.required("vocab_size"),
+        "hidden_size": hidden,
+        "intermediate_size": fields.required("feed_forward_length"),
+        "num_hidden_layers": fields.required("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": fields.integer("attention.head_count_kv") or heads,
+        "head_dim": head_dim,
+        "max_position_embeddings": fields.required("context_length"),
+        "rms_norm_eps": fields.number("attention.layer_norm_rms_epsilon") or 1e-6,
+        "tie_word_embeddings": "output.weight" not in fields.shapes,
+        "attention_bias": "blk.0.attn_q.bias" in fields.shapes,
+        "mlp_bias": "blk.0.ffn_gate.bias" in fields.shapes,
+        "rope_theta": fields.number("rope.freq_base") or 10000.0,
+    }
+    window = fields.integer("attention.sliding_window")
+    if window:
+        fields.problems.append(f"{fields.arch}.attention.sliding_window {window} is not supported in GGUF files")
+    scaling = _scaling(fields)
+    if scaling:
+        raw["rope_scaling"] = scaling
+    return raw
+
+
+def _scaling(fields: GGUFFields) -> dict[str, object]:
+    kind = fields.metadata.get(f"{fields.arch}.rope.scaling.type")
+    factor = fields.number("rope.scaling.factor")
+    old_style = fields.number("rope.scale_linear")
+    if kind is None and old_style not in (None, 1.0):
+        kind, factor = "linear", old_style
+    if kind in (None, "none") or factor is None:
+        return {}
+    scaling: dict[str, object] = {"rope_type": kind, "factor": factor}
+    if kind != "yarn":
+        return scaling  # an unknown type is refused where the config is parsed
+    scaling["original_max_position_embeddings"] = fields.integer("rope.scaling.original_context_length")
+    for key, name in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
+        scaling[name] = fields.number(f"rope.scaling.{key}")
+    share = fields.number("rope.scaling.yarn_attn_factor") or fields.number("rope.scaling.attn_factor") or 1.0
+    if share != 1.0:
+        # GGUF's is relative to what the factor alone gives, config.json's is absolute
+        scaling["attention_factor"] = share * (0.1 * math.log(factor) + 1.0)
+    if fields.number("rope.scaling.yarn_log_multiplier") not in (None, 0.0):
+        fields.problems.append(f"{fields.arch}.rope.scaling.yarn_log_multiplier is not supported")
+    return scaling
+
+
+__all__ = ["INTERLEAVED", "LAYER_TENSORS", "TENSORS", "read_decoder_config"]
