@@ -34,15 +34,10 @@ INTERLEAVED: Mapping[str, str] = {"q_proj": "num_attention_heads", "k_proj": "nu
 _REFUSED = ("expert_count", "attention.scale", "logit_scale", "embedding_scale", "residual_scale")
 
 
-def read_decoder_config(fields: GGUFFields, *, supported: tuple[str, ...] = ()) -> dict[str, object]:
-    """The keys of config.json that a decoder's metadata stands for.
-
-    Args:
-        fields: the file's metadata.
-        supported: keys that the family computes, of those that are refused otherwise.
-    """
+def read_decoder_config(fields: GGUFFields) -> dict[str, object]:
+    """The keys of config.json that a decoder's metadata stands for."""
     for key in _REFUSED:
-        if key not in supported and fields.number(key) not in (None, 0.0, 1.0):
+        if fields.number(key) not in (None, 0.0, 1.0):
             fields.problems.append(f"{fields.arch}.{key} is set; models that use it are not supported")
     hidden, heads = fields.required("embedding_length"), fields.required("attention.head_count")
     head_dim = fields.integer("attention.key_length") or hidden // heads
