@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 import transformers
@@ -9,6 +11,7 @@ import transformers
 from anychip.models.decoder_config import FULL_ATTENTION, SLIDING_ATTENTION
 from anychip.models.registry import config_of
 from anychip_sdk.errors import CheckpointInvalid
+from anychip_sdk.ops import CATALOGUE
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -204,3 +207,44 @@ def test_wrong_layer_types_are_refused():
     base = {**QWEN2, "use_sliding_window": True, "sliding_window": 4}
     assert "2 entries for 3 layers" in refusal({**base, "layer_types": [FULL_ATTENTION] * 2})
     assert "linear_attention" in refusal({**base, "layer_types": ["linear_attention"] * 3})
+
+
+def test_facts_name_sizes_as_op_schemas_do():
+    config = config_of({**QWEN3, "vocab_size": 96, "intermediate_size": 160, "head_dim": 32})
+    assert config.facts() == {
+        "layers": 3, "hidden": 64, "vocab": 96, "heads": 4, "kv_heads": 2, "head_dim": 32, "group": 2, "inner": 160,
+    }  # fmt: skip
+    dimensions = {name for op in CATALOGUE.values() for arg in op.args for name in re.findall(r"[a-z_]+", arg.shape)}
+    assert set(config.facts()) - {"layers", "group"} <= dimensions
+
+
+def test_fewer_layers_are_the_first_ones():
+    windows = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
+    config = config_of({**QWEN2, **windows})
+    fewer = config.with_layers(2, 32)
+    assert (fewer.num_layers, fewer.vocab_size) == (2, 32)
+    assert [fewer.window(layer) for layer in range(2)] == [None, 4]
+    assert fewer.with_layers(3, config.vocab_size) != config
+    assert config.with_layers(3, config.vocab_size) == config
+
+
+def test_a_step_holds_the_wider_of_attention_and_mlp_for_each_token():
+    shape = {**LLAMA, "head_dim": 16}  # q 64, k and v 32
+    assert config_of({**shape, "intermediate_size": 8}).activation_width() == 4 * 64 + 2 * 64 + 2 * 32
+    assert config_of({**shape, "intermediate_size": 512}).activation_width() == 4 * 64 + 3 * 512
+
+
+def test_tables_are_buffers_of_the_modules():
+    config = config_of(LLAMA)
+    tables = config.tables(5)
+    assert {name: tuple(table.shape) for name, table in tables.items()} == {"model.rope_table": (5, 16)}
+    assert set(tables) <= {name for name, _ in config.build().named_buffers()}
+
+
+def test_only_copies_and_derived_buffers_are_ignored():
+    tied, untied = (config_of({**LLAMA, "tie_word_embeddings": one}) for one in (True, False))
+    assert tied.ignores("lm_head.weight")
+    assert not untied.ignores("lm_head.weight")
+    for name in ("model.layers.0.self_attn.rotary_emb.inv_freq", "model.layers.0.self_attn.masked_bias"):
+        assert untied.ignores(name)
+    assert not untied.ignores("model.layers.0.self_attn.q_proj.bias")
