@@ -5,13 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 
 from anychip_sdk.speeds import Speeds
-
-GraphCapture = Literal["none", "piecewise", "full"]
 
 
 @dataclass(frozen=True)
@@ -22,12 +19,7 @@ class Capabilities:
         torch.float32,
     )  #: the first is what `dtype: auto` takes if the checkpoint's is absent
     async_streams: bool = False
-    pinned_memory: bool = False
-    graph_capture: GraphCapture = "none"
-    deterministic: bool = True
-    max_head_dim: int | None = None
     page_size: int | None = None  #: tokens per KV page that suit its attention; None: the platform's choice
-    max_graph_batch: int | None = None
     prefill_tokens: int | None = None  #: prompt tokens in a step from which more make it hardly faster per token
 
 
@@ -167,9 +159,8 @@ class Device(ABC):
         """(optional) Copy `src` to `dst`, between host and device or within one. Default: Tensor.copy_, in order.
 
         With a stream it is queued there; without one it follows everything that ran without a stream. When it returns,
-        an ordinary host tensor is no longer needed as a source and is complete as a target; a pinned one is in use
-        until the stream has come so far. What can't be copied raises here or at the next synchronize. Views that
-        overlap are refused, or copied as if through a third.
+        a host tensor is no longer needed as a source and is complete as a target. What can't be copied raises here or
+        at the next synchronize. Views that overlap are refused, or copied as if through a third.
         """
         dst.copy_(src)
 
@@ -180,10 +171,6 @@ class Device(ABC):
         """
         message = f"device {self.torch_device}: {type(self).__name__}.delay is missing; async_streams needs it"
         raise NotImplementedError(message)
-
-    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        """(optional) A page-locked copy of a host tensor. Default: the tensor itself."""
-        return tensor
 
     def create_stream(self, priority: int = 0) -> Stream:
         """(optional) A new stream; a lower priority number runs first. Default: one that runs in order, at once."""
@@ -234,7 +221,6 @@ __all__ = [
     "DeviceConfig",
     "DeviceInfo",
     "Event",
-    "GraphCapture",
     "HostEvent",
     "HostStream",
     "MemoryInfo",

@@ -118,11 +118,6 @@ def anychip_compile(program: Program, context: CompileContext) -> Callable[..., 
 
 
 @hookspec(firstresult=True)
-def anychip_collectives(group: Any, device: Device) -> Any | None:
-    """(optional) Collectives for tensor parallelism. Default: torch.distributed."""
-
-
-@hookspec(firstresult=True)
 def anychip_emulator() -> object | None:
     """(optional) A plugin with the same hooks that runs on the backend's emulator, without the chip. Default: none.
 
@@ -148,7 +143,6 @@ HOOKS = (
     "anychip_prepare_weight",
     "anychip_compiles",
     "anychip_compile",
-    "anychip_collectives",
     "anychip_emulator",
     "anychip_diagnose",
 )
@@ -163,7 +157,6 @@ __all__ = [
     "CompileContext",
     "PreparedWeight",
     "anychip_backend",
-    "anychip_collectives",
     "anychip_compile",
     "anychip_compiles",
     "anychip_create_kv_pool",

@@ -36,7 +36,6 @@ int32_t describe(int32_t, anychip_device_info_t* info) {
   info->bytes_free = has("free above total") ? 2000 : 1000;
   info->dtypes = 1u << ANYCHIP_FLOAT32;
   info->preferred_dtype = has("preferred dtype") ? ANYCHIP_INT8 : ANYCHIP_FLOAT32;
-  info->max_head_dim = 128;
   info->product = has("no product") ? nullptr : "faulty";
   info->firmware = "7";
   return ANYCHIP_OK;

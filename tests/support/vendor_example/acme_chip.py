@@ -9,7 +9,7 @@ from torch.nn import functional
 from anychip_sdk import BackendInfo, Capabilities, Device, DeviceConfig, DeviceInfo, MemoryInfo, Registrar, hookimpl
 from anychip_sdk.errors import DeviceAbsent
 
-CAPABILITIES = Capabilities(dtypes=(torch.float32, torch.bfloat16), max_head_dim=256)
+CAPABILITIES = Capabilities(dtypes=(torch.float32, torch.bfloat16))
 VERSIONS = {"driver": "1.2.3", "runtime": torch.__version__}
 FLOATS = (torch.float32, torch.bfloat16)
 

@@ -162,7 +162,7 @@ def texts_end_once(context: Context, case: Case) -> None:
     level="MUST",
     text="The same requests with the same seeds MUST get the same tokens again.",
     needs=(*NEEDS, "deterministic"),
-    covers=("capability:deterministic", "op:sample"),
+    covers=("op:sample",),
     cases=_sharpest,
 )
 def seeds_repeat(context: Context, case: Case) -> None:

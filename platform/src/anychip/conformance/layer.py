@@ -109,14 +109,9 @@ class Layer:
 
 
 def layer_config(context: Context, shape: str, dtype: torch.dtype) -> ModelConfig:
-    """One layer, a few words, heads as wide as the device can."""
-    raw = raw_config(shape, head_dim(context), dtype)
+    """One layer, a few words."""
+    raw = raw_config(shape, HEAD_DIM, dtype)
     return config_of(raw).with_layers(1, VOCAB)
-
-
-def head_dim(context: Context) -> int:
-    most = context.info.capabilities.max_head_dim
-    return HEAD_DIM if most is None else min(HEAD_DIM, most)
 
 
 def referenced(binding: Binding, dtype: torch.dtype) -> Binding:
@@ -158,4 +153,4 @@ def _plain(name: str, tensor: torch.Tensor, op: str) -> PreparedWeight:
     return PreparedWeight(tensor, tensor.nbytes)
 
 
-__all__ = ["Edit", "Layer", "Outcome", "distance", "fallbacks", "head_dim", "layer_config", "referenced", "unchanged"]
+__all__ = ["HEAD_DIM", "Edit", "Layer", "Outcome", "distance", "fallbacks", "layer_config", "referenced", "unchanged"]

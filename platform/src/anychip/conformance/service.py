@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from anychip.conformance.layer import fallbacks, head_dim
+from anychip.conformance.layer import HEAD_DIM, fallbacks
 from anychip.conformance.shapes import random_weights, raw_config, write_checkpoint
 from anychip.conformance.truth import Truth
 from anychip.engine.core import EngineCore
@@ -57,7 +57,7 @@ class Answer:
 
 def make_model(context: Context, dtype: torch.dtype) -> Model:
     """The same model for every check, rounded to the dtype."""
-    raw = raw_config(SHAPE, head_dim(context), dtype)
+    raw = raw_config(SHAPE, HEAD_DIM, dtype)
     config = config_of(raw)
     assert isinstance(config, DecoderConfig)
     weights = random_weights(config, dtype, SEED)

@@ -15,9 +15,6 @@ from anychip_kunlun.vendor import VendorOps
 from anychip_sdk.device import Capabilities, Device, DeviceConfig, DeviceInfo, MemoryInfo, Stream
 from anychip_sdk.errors import DeviceAbsent, DeviceLost, MemoryInsufficient
 
-#: the driver keeps a registration's size in 32 bits
-PINNED_MAX = 1 << 32
-
 log = logging.getLogger("anychip_kunlun")
 
 
@@ -50,7 +47,7 @@ class KunlunDevice(Device):
             log.warning("%s: %s", self._info.name, warning)
         self._vendor.device_index = self._index
         self._enter()
-        probe = self._stack.empty((1,), torch.float32, self._index, False)
+        probe = self._stack.empty((1,), torch.float32, self._index)
         probe.fill_(1.0).add_(1.0)
         self._torch_device = probe.device
         self.synchronize()
@@ -98,15 +95,6 @@ class KunlunDevice(Device):
         self._enter()
         self._stack.delay(_raw(stream), seconds)
 
-    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A page-locked copy; a large one is registered in pieces."""
-        self._enter()
-        if tensor.nbytes <= PINNED_MAX:
-            return self._stack.empty(tensor.shape, tensor.dtype, self._index, True).copy_(tensor)
-        copy = tensor.clone(memory_format=torch.contiguous_format)
-        register_pinned(self._accelerator.cudart(), copy)
-        return copy
-
     def synchronize(self) -> None:
         self._trail.waiting(lambda: self._accelerator.synchronize(self._index))
 
@@ -141,7 +129,7 @@ class KunlunDevice(Device):
 
     def _empty(self, nbytes: int) -> torch.Tensor:
         try:
-            return self._stack.empty((nbytes,), torch.uint8, self._index, False)
+            return self._stack.empty((nbytes,), torch.uint8, self._index)
         except self._accelerator.OutOfMemoryError as error:
             free = self._accelerator.mem_get_info(self._index)[0]
             reserve = self._accelerator.memory_reserved(self._index) - self._accelerator.memory_allocated(self._index)
@@ -150,29 +138,6 @@ class KunlunDevice(Device):
                 "that are too small"
             )
             raise MemoryInsufficient(message) from error
-
-
-def register_pinned(runtime: Any, tensor: torch.Tensor, limit: int = PINNED_MAX) -> None:
-    """Page-lock a host tensor in pieces of at most `limit` bytes, for as long as its memory lives.
-
-    Raises:
-        MemoryInsufficient: the driver refuses a piece; what was registered is given back.
-    """
-    start = tensor.untyped_storage().data_ptr()
-    done: list[int] = []
-    for at in range(start, start + tensor.untyped_storage().nbytes(), limit):
-        nbytes = min(limit, start + tensor.untyped_storage().nbytes() - at)
-        if int(runtime.cudaHostRegister(at, nbytes, 0)) != 0:
-            _unregister(runtime, done)
-            message = f"the driver refuses to page-lock {nbytes} bytes of host memory"
-            raise MemoryInsufficient(message)
-        done.append(at)
-    weakref.finalize(tensor.untyped_storage(), _unregister, runtime, done)
-
-
-def _unregister(runtime: Any, addresses: list[int]) -> None:
-    for address in addresses:
-        runtime.cudaHostUnregister(address)
 
 
 def _raw(stream: Stream | None) -> Any:
@@ -198,4 +163,4 @@ def _end(view: torch.Tensor) -> int:
     return int(view.storage_offset() + last + 1) * view.itemsize
 
 
-__all__ = ["PINNED_MAX", "KunlunDevice", "register_pinned"]
+__all__ = ["KunlunDevice"]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 
 from anychip_kunlun import detect
 from anychip_kunlun.chips import MIB, chip_of
 from anychip_kunlun.detect import Inventory
-from anychip_kunlun.graphs import graphs_wanted
 from anychip_kunlun.smi import Card
 from anychip_kunlun.stack import Stack
 from anychip_sdk.device import Capabilities, DeviceInfo
@@ -24,7 +21,7 @@ DISTRIBUTIONS = {
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 #: a page that the vendor's own deployments use
 PAGE_SIZE = 128
-CAPABILITIES = Capabilities(dtypes=DTYPES, async_streams=True, pinned_memory=True, page_size=PAGE_SIZE)
+CAPABILITIES = Capabilities(dtypes=DTYPES, async_streams=True, page_size=PAGE_SIZE)
 
 
 def probe(stack: Stack) -> tuple[DeviceInfo, ...]:
@@ -66,7 +63,7 @@ def _device(stack: Stack, found: Inventory, index: int, card: Card) -> DeviceInf
         product=card.product,
         memory_bytes_total=total,
         memory_bytes_free=max(0, total - card.memory_mib_used * MIB),
-        capabilities=_capabilities(stack),
+        capabilities=CAPABILITIES,
         versions=_versions(stack, found, card.firmware),
         attributes=attributes | _parts(stack, found),
     )
@@ -86,16 +83,12 @@ def _without_tool(stack: Stack, found: Inventory) -> tuple[DeviceInfo, ...]:
                 product=f"{product} (xpu-smi is missing)",
                 memory_bytes_total=total,
                 memory_bytes_free=free,
-                capabilities=_capabilities(stack),
+                capabilities=CAPABILITIES,
                 versions=_versions(stack, found, ""),
                 attributes={"architecture": product, "kernels": kernels} | _parts(stack, found),
             )
         )
     return tuple(devices)
-
-
-def _capabilities(stack: Stack) -> Capabilities:
-    return dataclasses.replace(CAPABILITIES, graph_capture="piecewise" if graphs_wanted(stack) else "none")
 
 
 def _versions(stack: Stack, found: Inventory, firmware: str) -> dict[str, str]:

@@ -32,8 +32,7 @@ class Stack:
         has_module: whether a vendor module could be loaded; imports nothing.
         load: imports a vendor module; raises ModuleNotFoundError.
         version: the version of a vendor distribution; None: not installed.
-        empty: memory of `dtype` on the device with that index, or page-locked host memory (the last argument); the
-            only way in which buffers are allocated.
+        empty: memory of `dtype` on the device with that index; the only way in which buffers are allocated.
         copy: queues dst <- src on a stream of the accelerator, or on its default stream (None).
         delay: keeps a stream busy for so many seconds.
         linear: x @ weight.T + bias as the stack's torch computes it.
@@ -49,7 +48,7 @@ class Stack:
     has_module: Callable[[str], bool]
     load: Callable[[str], ModuleType]
     version: Callable[[str], str | None]
-    empty: Callable[[Sequence[int], torch.dtype, int, bool], torch.Tensor]
+    empty: Callable[[Sequence[int], torch.dtype, int], torch.Tensor]
     copy: Callable[[torch.Tensor, torch.Tensor, Any], None]
     delay: Callable[[Any, float], None]
     linear: Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
@@ -92,16 +91,13 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _empty(shape: Sequence[int], dtype: torch.dtype, index: int, pinned: bool) -> torch.Tensor:
-    if pinned:
-        return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
+def _empty(shape: Sequence[int], dtype: torch.dtype, index: int) -> torch.Tensor:
     return torch.empty(tuple(shape), dtype=dtype, device=torch.device("cuda", index))
 
 
 def _copy(dst: torch.Tensor, src: torch.Tensor, stream: Any) -> None:
-    """Only a page-locked side can stay in use after the call; anything else is copied before it returns."""
-    host = [side for side in (dst, src) if not side.is_cuda]
-    deferred = all(side.is_pinned() for side in host)
+    """A copy within the device is queued; the host's memory is no longer in use when the call returns."""
+    deferred = dst.is_cuda and src.is_cuda
     with torch.cuda.stream(stream):  # None leaves the current stream as it is
         dst.copy_(src, non_blocking=deferred)
 

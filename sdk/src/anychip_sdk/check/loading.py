@@ -158,9 +158,6 @@ def _denied(claims: Claims, device: DeviceInfo) -> Iterator[str]:
     for name in ANSWERED:
         if claims.holds(name) and getattr(capabilities, name) is not True:
             yield f"{name} is claimed; {device.name} says that it hasn't got it"
-    limit = claims.limits.get("max_head_dim")
-    if limit is not None and capabilities.max_head_dim is not None and limit > capabilities.max_head_dim:
-        yield f"head dimensions up to {limit} are claimed; {device.name} has {capabilities.max_head_dim}"
 
 
 def unclaimed(claims: Claims, backend: Backend) -> Iterator[str]:

@@ -13,7 +13,6 @@ PROFILES: tuple[Profile, ...] = ("bringup", "kernel", "serving-core", "serving-f
 CAPABILITIES: Mapping[str, str] = {
     "async_streams": "streams run behind the host's back, and Device.delay keeps one busy",
     "concurrent_streams": "two streams run at the same time",
-    "pinned_memory": "Device.pin gives page-locked memory, copies from which do not block",
     "exact_accounting": "Device.memory counts every byte that Device.alloc gives and takes",
     "multi_device": "several devices work side by side in one process",
     "deterministic": "the same call gives the same bits each time",
@@ -41,10 +40,10 @@ class Claims:
     Attributes:
         dtypes: names of the dtypes that the device computes in, e.g. "bfloat16".
         ops: op -> names of the dtypes for which the backend has kernels of its own.
-        capabilities: async_streams, concurrent_streams, pinned_memory, deterministic, batch_invariant, kv_pool ...
+        capabilities: async_streams, concurrent_streams, deterministic, batch_invariant, kv_pool ...
         accumulator: op -> dtype name that sums are kept in; float32 where absent.
         subnormals: "preserve" or "flush".
-        limits: max_head_dim, alignment_bytes, max_batch ...
+        limits: alignment_bytes, max_batch ...
     """
 
     name: str

@@ -21,12 +21,10 @@ from anychip_sdk.testing.cases import random_case
 
 #: what no requirement tests -> why
 EXEMPT: Mapping[str, str] = {
-    "hook:anychip_collectives": "layouts have one rank in API 1.0, so nothing calls it yet",
     "hook:anychip_emulator": "the emulator is a plugin itself, which the whole suite tests when run with --emulate",
     "hook:anychip_diagnose": "advice for people; its form is validated at the call, its truth is the vendor's",
     "capability:page_size": "a wish that plans read; pools of every page size are tested",
     "capability:prefill_tokens": "a wish that plans read; chunks of every size are tested",
-    "capability:max_graph_batch": "a limit that plans read; what is captured is tested by AC-GRAPH-010 at its size",
 }
 
 _fusions: set[str] = set()

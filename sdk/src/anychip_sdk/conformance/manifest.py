@@ -6,7 +6,7 @@ ops: {linear: [float32, bfloat16], rms_norm: all}     # all: of the dtypes above
 capabilities: {deterministic: true, async_streams: false}
 accumulator: {linear: float32}
 subnormals: preserve                                   # or flush
-limits: {max_head_dim: 256}
+limits: {alignment_bytes: 256}
 fusions: [silu_mul]
 waivers:
   - {requirement: AC-OP-001[linear-bfloat16-wide], reason: ..., link: ..., expires: 2027-01-31, versions: "<0.3"}
@@ -32,7 +32,7 @@ from anychip_sdk.ops import CATALOGUE
 FILE = "conformance.yaml"
 API = 1
 KEYS = ("api", "dtypes", "ops", "capabilities", "accumulator", "subnormals", "limits", "fusions", "waivers")
-LIMITS = ("alignment_bytes", "allocation_granularity_bytes", "max_batch", "max_context", "max_head_dim")
+LIMITS = ("alignment_bytes", "allocation_granularity_bytes", "max_batch", "max_context")
 WAIVER_KEYS = ("requirement", "reason", "link", "expires", "versions")
 _WAIVED = re.compile(r"AC-[A-Z0-9]+-\d{3}(\[[\w.-]+\])?")
 

@@ -37,7 +37,7 @@ DTYPES = (
     "bool",
 )
 
-HOST_MEMORY, NONDETERMINISTIC, ASYNC_STREAMS = 1, 2, 4  # flags of a device
+HOST_MEMORY, ASYNC_STREAMS = 1, 2  # flags of a device
 PREPARED = 1  # flag of a tensor
 STRIDED_ROWS, PREPARES_WEIGHT = 1, 2  # flags of an op
 COPY_ANY = 0
@@ -57,8 +57,6 @@ class DeviceInfoC(Structure):
         ("bytes_free", _u64),
         ("dtypes", _u32),
         ("preferred_dtype", _i32),
-        ("max_head_dim", _i32),
-        ("reserved", _i32),
         ("product", _text),
         ("driver", _text),
         ("runtime", _text),
@@ -302,7 +300,6 @@ __all__ = [
     "NEED_AT_MOST",
     "NEED_MULTIPLE_OF",
     "NEED_ONE_OF",
-    "NONDETERMINISTIC",
     "OK",
     "OUT_OF_MEMORY",
     "PREPARED",

@@ -60,8 +60,7 @@ extern "C" {
 /* ---- Device ------------------------------------------------------------------------------------------------------ */
 
 #define ANYCHIP_DEVICE_HOST_MEMORY 1u     /* the host reads and writes what `alloc` gives; required in this version */
-#define ANYCHIP_DEVICE_NONDETERMINISTIC 2u /* the same call may give different bits */
-#define ANYCHIP_DEVICE_ASYNC_STREAMS 4u   /* copies on a stream return before they are done */
+#define ANYCHIP_DEVICE_ASYNC_STREAMS 2u   /* copies on a stream return before they are done */
 
 typedef struct anychip_device anychip_device_t; /* an opened device */
 typedef struct anychip_stream anychip_stream_t;
@@ -75,8 +74,6 @@ typedef struct anychip_device_info {
   uint64_t bytes_free;     /* at most bytes_total */
   uint32_t dtypes;         /* mask: what the device computes in */
   int32_t preferred_dtype; /* one of them: taken where the checkpoint's own is not among them */
-  int32_t max_head_dim;    /* (optional) 0: any */
-  int32_t reserved;
   const char* product;     /* what a person calls it */
   const char* driver;      /* (optional) versions; NULL: there is none */
   const char* runtime;     /* (optional) */

@@ -24,8 +24,6 @@ def capabilities_of(info: abi.DeviceInfoC) -> Capabilities:
     return Capabilities(
         dtypes=tuple(getattr(torch, name) for name in (preferred, *others)),
         async_streams=bool(info.flags & abi.ASYNC_STREAMS),
-        deterministic=not info.flags & abi.NONDETERMINISTIC,
-        max_head_dim=info.max_head_dim or None,
     )
 
 

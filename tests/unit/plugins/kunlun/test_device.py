@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from anychip_kunlun.device import register_pinned
 from anychip_kunlun.streams import QUEUES_MAX
 from anychip_sdk.errors import DeviceAbsent, DeviceLost, MemoryInsufficient
 
@@ -80,40 +79,6 @@ def test_more_streams_than_queues_share_them(device):
     for stream in streams:
         device.destroy_stream(stream)
     assert device.create_stream() is not None
-
-
-def test_large_host_memory_is_locked_in_pieces_and_given_back():
-    calls = []
-
-    class Runtime:
-        def cudaHostRegister(self, address, nbytes, flags):
-            calls.append(("lock", nbytes))
-            return 0
-
-        def cudaHostUnregister(self, address):
-            calls.append(("unlock", address))
-
-    tensor = torch.zeros(10, dtype=torch.uint8)
-    start = tensor.data_ptr()
-    register_pinned(Runtime(), tensor, limit=4)
-    assert calls == [("lock", 4), ("lock", 4), ("lock", 2)]
-    del tensor
-    assert calls[3:] == [("unlock", start), ("unlock", start + 4), ("unlock", start + 8)]
-
-
-def test_a_refused_piece_gives_back_those_before_it():
-    unlocked = []
-
-    class Runtime:
-        def cudaHostRegister(self, address, nbytes, flags):
-            return int(nbytes == 2)
-
-        def cudaHostUnregister(self, address):
-            unlocked.append(address)
-
-    with pytest.raises(MemoryInsufficient, match="refuses to page-lock 2 bytes"):
-        register_pinned(Runtime(), torch.zeros(10, dtype=torch.uint8), limit=4)
-    assert len(unlocked) == 2
 
 
 def test_a_forked_process_may_not_use_the_device(rig, monkeypatch):

@@ -202,6 +202,6 @@ def test_results_do_not_depend_on_what_else_the_card_holds(rig, model):
     torch.manual_seed(0)
     with core_of(recipe(model), rig.backend) as core:
         first = run(core, greedy(random_prompts(2, [20]), 6))
-        other = rig.stack.empty((4 * MIB,), torch.uint8, 0, False)
+        other = rig.stack.empty((4 * MIB,), torch.uint8, 0)
         assert run(core, greedy(random_prompts(2, [20]), 6)) == first
         del other

@@ -132,7 +132,7 @@ def test_an_sdk_that_does_not_fit_is_told(tmp_path, sources):
 
 def test_claims_that_the_registration_denies_are_conformance_failures(tmp_path, sources):
     files = changed(sources, "conformance.yaml", "linear: all  ", "linear: all\n  rope: [float32]  ")
-    files = changed(files, "conformance.yaml", "pinned_memory: false", "pinned_memory: true")
+    files = changed(files, "conformance.yaml", "async_streams: false", "async_streams: true")
     files = changed(files, "conformance.yaml", "fusions: []", "fusions: [qkv_proj, mah]")
     files = changed(files, "conformance.yaml", "[float32, bfloat16]", "[float32, float16]")
     report = only(check_plugins(str(wheel_of(tmp_path, files))))
@@ -141,7 +141,7 @@ def test_claims_that_the_registration_denies_are_conformance_failures(tmp_path, 
         "op 'rope' is claimed for float32; the plugin registers it not at all",
         "fusion 'mah' is claimed; there is none, neither built in nor the plugin's",
         "dtype float16 is claimed; acme:0 says that it has float32, bfloat16",
-        "pinned_memory is claimed; acme:0 says that it hasn't got it",
+        "async_streams is claimed; acme:0 says that it hasn't got it",
     ]
     assert len(report.problems) == 5
     assert report.exit_code == 7
@@ -152,7 +152,7 @@ def test_claims_that_the_registration_denies_are_conformance_failures(tmp_path, 
 def test_problems_of_the_manifest_come_with_their_lines(tmp_path, sources):
     files = changed(sources, "conformance.yaml", "deterministic: true", "determinstic: true")
     (told,) = texts(only(check_plugins(str(wheel_of(tmp_path, files)))), "manifest")
-    assert told.startswith("anychip_acme/conformance.yaml:12  capabilities.determinstic: is unknown.")
+    assert told.startswith("anychip_acme/conformance.yaml:11  capabilities.determinstic: is unknown.")
 
 
 BROKEN = {

@@ -20,7 +20,7 @@ ops:
   rms_norm: [float32]
 capabilities: {deterministic: true}
 accumulator: {linear: float32}
-limits: {max_head_dim: 128}
+limits: {alignment_bytes: 128}
 fusions: [silu_mul]
 waivers:
   - requirement: AC-OP-001[linear-bfloat16-wide]

@@ -14,10 +14,8 @@ FAULTS = [
     ("AC-COPY-003", "strides_are_ignored"),  # of the source
     ("AC-COPY-004", "overlaps_copy_forwards"),  # 8 bytes at a time
     ("AC-COPY-005", "plain_copies_run_later"),  # than the computation behind them
-    ("AC-COPY-006", "pageable_sources_are_read_late"),  # after the call returned
-    ("AC-COPY-007", "pageable_targets_are_late"),  # incomplete on return
-    ("AC-COPY-008", "pinned_memory_is_ordinary"),  # copies to it block
-    ("AC-COPY-009", "pin_returns_rounded_sizes"),  # the last value is lost
+    ("AC-COPY-006", "host_sources_are_read_late"),  # after the call returned
+    ("AC-COPY-007", "host_targets_are_late"),  # incomplete on return
     ("AC-COPY-010", "freed_memory_is_reused_at_once"),  # while it is written to
     ("AC-COPY-011", "readers_are_not_tracked"),  # reused while it is read
 ]

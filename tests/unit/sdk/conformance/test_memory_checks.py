@@ -28,7 +28,6 @@ FAULTS = [
     ("AC-MEMORY-010", "streams_leak_descriptors"),  # one each
     ("AC-MEMORY-010", "streams_leak_threads"),  # one each
     ("AC-MEMORY-010", "copies_leak_memory"),  # 512 device bytes
-    ("AC-MEMORY-010", "pins_leak"),  # what was pinned
     ("AC-MEMORY-010", "opening_leaks"),  # a context
 ]
 KEYS = sorted({key for key, _ in FAULTS})

@@ -121,14 +121,6 @@ def test_an_allocation_waits_for_freed_memory_that_is_still_in_use(device):
     assert device.alloc(1 << 19).numel() == 1 << 19
 
 
-def test_pinned_memory_and_its_slices_are_known_until_they_are_dropped(device):
-    pinned = device.pin(torch.zeros(64))
-    assert not device._is_pageable(pinned[10:20])
-    assert device._is_pageable(torch.zeros(4))
-    del pinned
-    assert not device._pinned
-
-
 def test_streams_and_buffers_of_another_device_are_refused(device, chips):
     other = chips.open_chip(1)
     other.init(DeviceConfig())

@@ -70,7 +70,6 @@ def test_dtypes_have_the_numbers_of_the_header(name):
         ("OUT_OF_MEMORY", abi.OUT_OF_MEMORY),
         ("INVALID", abi.INVALID),
         ("DEVICE_HOST_MEMORY", f"{abi.HOST_MEMORY}u"),
-        ("DEVICE_NONDETERMINISTIC", f"{abi.NONDETERMINISTIC}u"),
         ("DEVICE_ASYNC_STREAMS", f"{abi.ASYNC_STREAMS}u"),
         ("TENSOR_PREPARED", f"{abi.PREPARED}u"),
         ("OP_STRIDED_ROWS", f"{abi.STRIDED_ROWS}u"),

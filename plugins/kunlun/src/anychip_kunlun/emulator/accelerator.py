@@ -118,15 +118,12 @@ class Accelerator:
     def caching_allocator_alloc(self, size: int, device: Any = None, stream: Any = None) -> int:
         """Memory by its address, kept until it is deleted."""
         index = self.current_device() if device is None else _index(device) or 0
-        buffer = self.emulator.empty((size,), torch.uint8, index, False)
+        buffer = self.emulator.empty((size,), torch.uint8, index)
         self._raw[buffer.data_ptr()] = buffer
         return buffer.data_ptr()
 
     def caching_allocator_delete(self, address: int) -> None:
         del self._raw[address]
-
-    def cudart(self) -> Runtime:
-        return Runtime(self.emulator)
 
     # streams and events
 
@@ -189,24 +186,6 @@ class Accelerator:
             yield
 
 
-class Runtime:
-    """The part of the runtime's own calls that torch passes on; each answers with an error code."""
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-
-    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:
-        try:
-            self._machine.pin(address, nbytes)
-        except RuntimeError:
-            return 1  # cudaErrorInvalidValue
-        return 0
-
-    def cudaHostUnregister(self, address: int) -> int:
-        self._machine.unpin(address)
-        return 0
-
-
 class Graph:
     """A captured graph."""
 
@@ -250,4 +229,4 @@ def _index(device: Any) -> int | None:
     return int(device.index) if device.index is not None else None
 
 
-__all__ = ["CAPABILITY", "NAME", "Accelerator", "DeviceProperties", "Graph", "OutOfDeviceMemory", "Runtime"]
+__all__ = ["CAPABILITY", "NAME", "Accelerator", "DeviceProperties", "Graph", "OutOfDeviceMemory"]

@@ -21,19 +21,17 @@ class Side(NamedTuple):
     """One side of a queued copy."""
 
     tensor: torch.Tensor
-    allocator: CachingAllocator | None = None  #: None: page-locked host memory
-    block: Block | None = None
-    uses: int = 0
+    allocator: CachingAllocator
+    block: Block
+    uses: int
 
     def is_current(self) -> bool:
         """Whether the memory still belongs to the tensor that the copy was asked for."""
-        if self.allocator is None or self.block is None:
-            return True
         return self.allocator.holds(self.block, self.uses)
 
 
 def copy(machine: Machine, dst: torch.Tensor, src: torch.Tensor, stream: Stream | None) -> None:
-    """dst <- src on `stream`, or on the current one; only cards and page-locked memory are used after the call."""
+    """dst <- src on `stream`, or on the current one; only memory of cards is used after the call."""
     src.expand(dst.shape)  # raises what torch raises for shapes that don't fit
     machine.check_process()
     machine.last_op = "copy"
@@ -73,12 +71,12 @@ def _copy(dst: torch.Tensor, src: torch.Tensor) -> None:
 
 
 def _side(machine: Machine, tensor: torch.Tensor) -> Side | None:
-    """None: pageable, or a result of torch's own ops."""
+    """None: the host's, or a result of torch's own ops."""
     owner = machine.owner(tensor)
-    if owner is not None:
-        card, block = owner
-        return Side(_by_address(tensor, block), card.allocator, block, block.uses)
-    return Side(tensor) if machine.is_pinned(tensor) else None
+    if owner is None:
+        return None
+    card, block = owner
+    return Side(_by_address(tensor, block), card.allocator, block, block.uses)
 
 
 def _by_address(tensor: torch.Tensor, block: Block) -> torch.Tensor:

@@ -87,11 +87,10 @@ FIDELITY: tuple[Row, ...] = (
         "inferred",
     ),
     Row("results of torch's own ops are not counted as device memory", "a limit of the emulator", "inferred"),
-    Row("one registration of page-locked memory is at most 4 GiB", "LMCache, comments", "inferred"),
     # streams
     Row("at most 8 queues run at once; more streams share them", "CUDA_DEVICE_MAX_CONNECTIONS=8", "source"),
     Row(
-        "copies between page-locked memory and cards are deferred, others are done when the call returns",
+        "copies within a card are deferred, those to or from host memory are done when the call returns",
         "PyTorch",
         "source",
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import mmap
 import os
 import threading
 import time
@@ -19,9 +18,6 @@ from anychip_kunlun.emulator.host import Host
 from anychip_kunlun.emulator.memory import Block, CachingAllocator, Driver
 from anychip_kunlun.emulator.profile import Fault, Profile
 from anychip_kunlun.emulator.streams import QUEUES, Queue, Stream, Work
-
-#: one registration of host memory; larger ones overflow a field of the driver
-PINNED_MAX = 4 << 30
 
 CHIP_WITH_KERNELS = "P800"
 
@@ -76,7 +72,6 @@ class Machine:
         self.thread = Thread()
         self._fault = profile.fault
         self._compiled: set[tuple[str, torch.dtype | None]] = set()
-        self._pinned: dict[int, int] = {}  # address -> bytes
         self._defaults = [Stream(self, card.index, None) for card in self.cards]
         self._pid = os.getpid()
         self.close = weakref.finalize(self, _shut, self._pid, self.cards, host)
@@ -133,30 +128,10 @@ class Machine:
 
     # memory
 
-    def empty(self, shape: Sequence[int], dtype: torch.dtype, index: int, pinned: bool) -> torch.Tensor:
-        if pinned:
-            return self._empty_pinned(torch.Size(shape), dtype)
+    def empty(self, shape: Sequence[int], dtype: torch.dtype, index: int) -> torch.Tensor:
         card = self.card(index)
         self.raise_errors(card.index)
         return card.allocator.empty(shape, dtype)
-
-    def pin(self, address: int, nbytes: int) -> None:
-        if nbytes > PINNED_MAX:
-            message = f"CUDA error: invalid argument (XPU error 707): cannot register {nbytes} bytes of host memory"
-            raise RuntimeError(message)
-        self._pinned[address] = nbytes
-
-    def unpin(self, address: int) -> None:
-        self._pinned.pop(address, None)
-
-    def is_pinned(self, tensor: torch.Tensor) -> bool:
-        """Whether registrations, side by side, cover all of its storage."""
-        reached = tensor.untyped_storage().data_ptr()
-        stop = reached + tensor.untyped_storage().nbytes()
-        for start, nbytes in sorted(self._pinned.items()):
-            if start <= reached < start + nbytes:
-                reached = start + nbytes
-        return reached >= stop and bool(self._pinned)
 
     def owner(self, tensor: torch.Tensor) -> tuple[Card, Block] | None:
         """The card that a tensor lives on; None: the host, or a result of torch's own ops."""
@@ -165,16 +140,6 @@ class Machine:
             if block is not None:
                 return card, block
         return None
-
-    def _empty_pinned(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-        if shape.numel() == 0:
-            return torch.empty(shape, dtype=dtype)
-        nbytes = shape.numel() * dtype.itemsize
-        buffer = memoryview(mmap.mmap(-1, nbytes))
-        tensor = torch.frombuffer(buffer, dtype=dtype, count=shape.numel())
-        self.pin(tensor.data_ptr(), nbytes)
-        weakref.finalize(buffer, self.unpin, tensor.data_ptr()).atexit = False
-        return tensor.view(shape)
 
     # launches
 
@@ -256,9 +221,6 @@ class Machine:
             raise RuntimeError(message)
         if owners and owners != {card.index}:
             self.fail(card.index, 700, f"{op}: tensors of cuda:{owners.pop()}, current device cuda:{card.index}")
-        pinned = [tensor for tensor in tensors if self._pinned and self.is_pinned(tensor)]
-        if pinned:
-            self.fail(card.index, 700, f"{op}: host memory given to a kernel")
 
     def _compile(self, op: str, tensors: Sequence[torch.Tensor]) -> None:
         key = (op, tensors[0].dtype if tensors else None)
@@ -275,4 +237,4 @@ def _shut(pid: int, cards: Sequence[Card], host: Host) -> None:
         host.leave()
 
 
-__all__ = ["ERRORS", "PINNED_MAX", "Card", "Machine", "Thread"]
+__all__ = ["ERRORS", "Card", "Machine", "Thread"]

@@ -12,7 +12,7 @@ from anychip_sdk.conformance.requirements import Case, Level, expect, requiremen
 from anychip_sdk.registry import REFERENCE, dtype_name
 
 #: claims that the device's own capabilities answer
-ANSWERED = ("async_streams", "deterministic", "pinned_memory")
+ANSWERED = ("async_streams",)
 
 
 def _cases(claims: Claims, level: Level) -> Iterable[Case]:
@@ -23,8 +23,6 @@ def _cases(claims: Claims, level: Level) -> Iterable[Case]:
             yield Case(f"op-{op.replace('_', '-')}-{dtype}", {"claim": "op", "op": op, "dtype": dtype})
     for name in ANSWERED:
         yield Case(f"capability-{name.replace('_', '-')}", {"claim": "capability", "name": name}, (name,))
-    if "max_head_dim" in claims.limits:
-        yield Case("limit-max-head-dim", {"claim": "limit"})
 
 
 @requirement(
@@ -34,10 +32,7 @@ def _cases(claims: Claims, level: Level) -> Iterable[Case]:
     covers=(
         "hook:anychip_register_ops",
         "capability:async_streams",
-        "capability:deterministic",
         "capability:dtypes",
-        "capability:max_head_dim",
-        "capability:pinned_memory",
     ),
     cases=_cases,
 )
@@ -55,14 +50,9 @@ def claims_are_true(context: Context, case: Case) -> None:
             f"op '{op}' is claimed for {dtype}; the plugin registers "
             + (", ".join(f"{one.name} ({' '.join(map(dtype_name, one.dtypes))})" for one in own) or "no kernel for it"),
         )
-    elif kind == "capability":
+    else:
         name = case.params["name"]
         expect(getattr(capabilities, name) is True, f"{name} is claimed; the device says that it hasn't got it")
-    else:
-        claimed, limit = context.claims.limits["max_head_dim"], capabilities.max_head_dim
-        expect(
-            limit is None or claimed <= limit, f"head dimensions up to {claimed} are claimed; the device has {limit}"
-        )
 
 
 @requirement(

@@ -84,11 +84,6 @@ def _cycle_stream(context: Context) -> None:
     destroy(context.device, stream)
 
 
-def _cycle_pin(context: Context) -> None:
-    for _ in range(8):
-        context.device.pin(torch.zeros(16384, dtype=torch.uint8))
-
-
 def _cycle_refusal(context: Context) -> None:
     error_of(lambda: context.device.alloc(context.device.memory().bytes_total + 1))
 
@@ -104,7 +99,6 @@ _CYCLES: dict[str, Callable[[Context], None]] = {
     "alloc": _cycle_alloc,
     "copy": _cycle_copy,
     "stream": _cycle_stream,
-    "pin": _cycle_pin,
     "refusal": _cycle_refusal,
     "open": _cycle_open,
 }

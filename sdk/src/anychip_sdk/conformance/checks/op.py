@@ -37,12 +37,11 @@ def values_are_within_bounds(context: Context, case: Case) -> None:
     level="MUST",
     text="Kernels over heads and pages MUST be right for all head counts, head dimensions, page sizes, contexts and "
     "windows that they accept.",
-    covers=("capability:max_head_dim",),
     cases=per_op(op_cases.geometry_classes, HEAD_OPS),
 )
 def geometries_are_right(context: Context, case: Case) -> None:
     op, dtype = case.params["op"], case.params["dtype"]
-    for sizes in op_cases.geometry(op, case.params["class"], context.claims, context.level):
+    for sizes in op_cases.geometry(op, case.params["class"], context.level):
         _verify_seeds(context, op, dtype, sizes, strided=True)
 
 

@@ -89,7 +89,6 @@ def every_run_is_right(context: Context, case: Case) -> None:
     level="MUST",
     text="A kernel that is claimed deterministic MUST give the same bits on every run, wherever its arguments lie.",
     needs=("deterministic",),
-    covers=("capability:deterministic",),
     cases=per_op(),
 )
 def runs_are_bit_equal(context: Context, case: Case) -> None:

@@ -56,12 +56,12 @@ def launches_are_asynchronous(context: Context) -> None:
 )
 def a_stream_runs_in_order(context: Context) -> None:
     device, generator = context.device, context.generator()
-    back = device.pin(torch.zeros(NBYTES, dtype=torch.uint8))
+    back = torch.zeros(NBYTES, dtype=torch.uint8)
     with Buffers(device) as buffers, streams(device, 1) as (stream,):
         first, second = buffers.alloc(NBYTES), buffers.alloc(NBYTES)
+        old = buffers.put(random_bytes(NBYTES, generator))
         for turn in range(context.scaled(50, 500)):
-            old = device.pin(random_bytes(NBYTES, generator))
-            sent = device.pin(random_bytes(NBYTES, generator))
+            sent = random_bytes(NBYTES, generator)
             device.copy(first, old, stream)
             keep_busy(context, stream, 0.001)
             device.copy(first, sent, stream)
@@ -82,9 +82,10 @@ def waiting_streams_see_the_work(context: Context) -> None:
     with Buffers(device) as buffers, streams(device, 2) as (producer, consumer):
         shared, target = buffers.alloc(NBYTES), buffers.alloc(NBYTES)
         for turn in range(context.scaled(10, 100)):
-            sent = device.pin(random_bytes(NBYTES, generator))
+            sent = random_bytes(NBYTES, generator)
+            source = buffers.put(sent)
             keep_busy(context, producer, delay_of(turn))
-            device.copy(shared, sent, producer)
+            device.copy(shared, source, producer)
             consumer.wait(producer.record())
             device.copy(target, shared, consumer)
             synchronize(consumer)
@@ -132,13 +133,11 @@ def streams_overlap(context: Context) -> None:
 
 
 def _copy(context: Context, target: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
-    """Within the device and, where it can be queued, through the host."""
-    device = context.device
+    """Within the device and through the host."""
+    device, host = context.device, torch.zeros(NBYTES, dtype=torch.uint8)
     device.copy(target, source, stream)
-    if context.claims.holds("pinned_memory"):
-        host = device.pin(torch.zeros(NBYTES, dtype=torch.uint8))
-        device.copy(host, target, stream)
-        device.copy(target, host, stream)
+    device.copy(host, target, stream)
+    device.copy(target, host, stream)
 
 
 def _pass_a_busy_stream(device: Device, busy: Stream, idle: Stream, work: Callable[[], None]) -> None:

@@ -33,17 +33,17 @@ class ClaimsAKernelThatItLacks(HealthyPlugin):
 class _Modest(AsyncReferenceDevice):
     @property
     def capabilities(self) -> Capabilities:
-        return replace(CAPABILITIES, pinned_memory=False)
+        return replace(CAPABILITIES, async_streams=False)
 
 
 @mutant("AC-DEVICE-020")
-class ClaimsPinnedMemoryThatItLacks(HealthyPlugin):
-    """Pinned memory is claimed; the device says that it has none."""
+class ClaimsAsyncStreamsThatItLacks(HealthyPlugin):
+    """Asynchronous streams are claimed; the device says that it has none."""
 
     device_class = _Modest
 
     def describe(self, chip: ChipMemory) -> DeviceInfo:
-        return replace(super().describe(chip), capabilities=replace(CAPABILITIES, pinned_memory=False))
+        return replace(super().describe(chip), capabilities=replace(CAPABILITIES, async_streams=False))
 
 
 @mutant("AC-DEVICE-021", "AC-OP-022", claims=replace(CLAIMS, ops={**CLAIMS.ops, "silu": ("float32",)}))

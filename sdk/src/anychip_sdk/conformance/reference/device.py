@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -21,7 +20,6 @@ from anychip_sdk.testing.device import ReferenceDevice
 CAPABILITIES = Capabilities(
     dtypes=(torch.float32, torch.bfloat16, torch.float16, torch.float64),
     async_streams=True,
-    pinned_memory=True,
 )
 
 
@@ -43,7 +41,6 @@ class AsyncReferenceDevice(ReferenceDevice):
         self._process = os.getpid()
         self._streams: list[WorkerStream] = []
         self._blocks: dict[int, Block] = {}  # of this opened device, by address
-        self._pinned: dict[int, int] = {}  # address -> bytes
         self._errors: list[tuple[str, Exception]] = []
         self._lock = threading.RLock()
 
@@ -111,13 +108,6 @@ class AsyncReferenceDevice(ReferenceDevice):
         self._check_guards(block)
         self._release_block(block)
 
-    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        pinned = tensor.clone()
-        address = address_of(pinned)
-        self._note_pinned(address, pinned.nbytes)
-        weakref.finalize(pinned.untyped_storage(), self._pinned.pop, address, None)
-        return pinned
-
     def _bytes_free(self) -> int:
         return self.memory_of_chip.bytes_free
 
@@ -145,9 +135,6 @@ class AsyncReferenceDevice(ReferenceDevice):
         message = f"device {self.device_name}: the buffer at {address_of(buffer):#x} is not allocated"
         raise ValueError(message)
 
-    def _note_pinned(self, address: int, nbytes: int) -> None:
-        self._pinned[address] = nbytes
-
     # copies
 
     def copy(self, dst: torch.Tensor, src: torch.Tensor, stream: Stream | None = None) -> None:
@@ -160,7 +147,7 @@ class AsyncReferenceDevice(ReferenceDevice):
         source = self._source(src)
         blocks = self._hold(dst, source)
         self._submit_copy(queue, lambda: self._copy_now(dst, source), lambda: self._unhold(blocks))
-        if self._is_pageable(dst):
+        if self._is_on_host(dst):
             queue.synchronize()
 
     def _submit_copy(self, stream: WorkerStream, run: Callable[[], None], finished: Callable[[], None]) -> None:
@@ -172,14 +159,11 @@ class AsyncReferenceDevice(ReferenceDevice):
         dst.copy_(src)
 
     def _source(self, src: torch.Tensor) -> torch.Tensor:
-        """What the queued copy reads: pageable memory may change as soon as the call has returned."""
-        return src.clone() if self._is_pageable(src) else src
+        """What the queued copy reads: the host's memory may change as soon as the call has returned."""
+        return src.clone() if self._is_on_host(src) else src
 
-    def _is_pageable(self, tensor: torch.Tensor) -> bool:
-        if self.memory_of_chip.owner(tensor) is not None:
-            return False
-        address = address_of(tensor)
-        return not any(start <= address < start + nbytes for start, nbytes in tuple(self._pinned.items()))
+    def _is_on_host(self, tensor: torch.Tensor) -> bool:
+        return self.memory_of_chip.owner(tensor) is None
 
     def _hold(self, *tensors: torch.Tensor) -> list[Block]:
         blocks = [block for block in map(self.memory_of_chip.owner, tensors) if block is not None]

@@ -92,7 +92,6 @@ def reference_claims() -> Claims:
         capabilities={
             "async_streams": True,
             "concurrent_streams": True,
-            "pinned_memory": True,
             "exact_accounting": True,
             "multi_device": True,
             "deterministic": True,

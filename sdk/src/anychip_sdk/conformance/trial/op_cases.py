@@ -95,15 +95,14 @@ def widths(op: str, kind: str, level: Level) -> Iterator[Sizes]:
 
 
 def geometry_classes(op: Op, claims: Claims, level: Level) -> Iterable[str]:
-    return tuple(one.name for one in geometries(op.name, claims, level))
+    return tuple(one.name for one in geometries(op.name, level))
 
 
-def geometries(op: str, claims: Claims, level: Level) -> tuple[Geometry, ...]:
+def geometries(op: str, level: Level) -> tuple[Geometry, ...]:
     """Groups of heads, head dimensions, page sizes, contexts, windows, rotary dimensions: as far as the op has them."""
     thorough = level != "smoke"
-    limit = claims.limits.get("max_head_dim", 256)
-    dims = [dim for dim in (*HEAD_DIMS, *((32, 256) if thorough else ())) if dim <= limit]
-    usual = {"head_dim": min(64, limit), "page_size": 16, "pages": 32, "hidden": 64, "tokens": 9}
+    dims = (*HEAD_DIMS, *((32, 256) if thorough else ()))
+    usual = {"head_dim": 64, "page_size": 16, "pages": 32, "hidden": 64, "tokens": 9}
     found = [
         Geometry("groups", tuple({**usual, "heads": heads, "kv_heads": kv} for heads, kv in GROUPS)),
         Geometry("head-dims", tuple({**usual, "head_dim": dim} for dim in dims)),
@@ -127,9 +126,9 @@ def _paged(usual: Sizes, page_size: int, context_max: int) -> Sizes:
     return {**usual, "page_size": page_size, "context_max": context_max, "pages": 5 * -(-context_max // page_size) + 9}
 
 
-def geometry(op: str, kind: str, claims: Claims, level: Level) -> tuple[Sizes, ...]:
+def geometry(op: str, kind: str, level: Level) -> tuple[Sizes, ...]:
     """The sizes of one class of `geometries`."""
-    return next(one.sizes for one in geometries(op, claims, level) if one.name == kind)
+    return next(one.sizes for one in geometries(op, level) if one.name == kind)
 
 
 def empties(op: str) -> Iterator[Sizes]:

@@ -43,7 +43,7 @@ def test_the_hosts_folder_is_announced_with_the_first_memory_not_before() -> Non
     before = os.environ[VARIABLE]
     stack = open_stack()
     assert os.environ[VARIABLE] == before
-    held = stack.empty((10,), torch.uint8, 0, False)
+    held = stack.empty((10,), torch.uint8, 0)
     assert Profile.parse(os.environ[VARIABLE]).host == stack.root
     second = open_stack()
     assert second.root == stack.root
@@ -64,7 +64,7 @@ def test_a_host_is_left_when_nobody_uses_it_any_more() -> None:
 
 def test_memory_that_is_given_back_late_brings_no_folder_back() -> None:
     stack = open_stack(Profile())
-    held = stack.empty((10,), torch.uint8, 0, False)
+    held = stack.empty((10,), torch.uint8, 0)
     close_stack(stack)
     del held
     stack.accelerator.empty_cache()

@@ -23,7 +23,7 @@ def test_a_line_has_32_fields_for_a_shell_and_33_for_split(open_host) -> None:
 
 
 def test_the_tools_count_what_is_allocated(host: Stack) -> None:
-    held = host.empty((20 << 20,), torch.uint8, 0, False)
+    held = host.empty((20 << 20,), torch.uint8, 0)
     assert shlex.split(host.run(["xpu-smi", "-m"]))[17] == "20"
     assert "Used                  : 20 MiB" in host.run(["xpu-smi", "-q", "-i", "0"])
     assert held.numel() == 20 << 20

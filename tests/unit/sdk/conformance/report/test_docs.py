@@ -7,7 +7,7 @@ from anychip_sdk.conformance.report.docs import markdown
 from anychip_sdk.conformance.requirements import REQUIREMENTS
 from anychip_sdk.conformance.results import STATUSES
 
-PAGE = Path(__file__).parents[4] / "docs" / "conformance.md"
+PAGE = Path(__file__).parents[5] / "docs" / "conformance.md"
 
 
 def test_the_page_is_up_to_date():

@@ -82,41 +82,22 @@ class PlainCopiesRunLater(AsyncReferenceDevice):
 
 
 @device_fault("AC-COPY-006")
-class PageableSourcesAreReadLate(AsyncReferenceDevice):
-    """A queued copy reads an ordinary host tensor when its turn has come."""
+class HostSourcesAreReadLate(AsyncReferenceDevice):
+    """A queued copy reads a host tensor when its turn has come."""
 
     def _source(self, src: torch.Tensor) -> torch.Tensor:
         return src
 
 
 @device_fault("AC-COPY-007")
-class PageableTargetsAreLate(AsyncReferenceDevice):
-    """A queued copy to an ordinary host tensor returns at once."""
+class HostTargetsAreLate(AsyncReferenceDevice):
+    """A queued copy to a host tensor returns at once."""
 
-    def _is_pageable(self, tensor: torch.Tensor) -> bool:
+    def _is_on_host(self, tensor: torch.Tensor) -> bool:
         return False
 
     def _source(self, src: torch.Tensor) -> torch.Tensor:
-        return src.clone() if super()._is_pageable(src) else src
-
-
-@device_fault("AC-COPY-008")
-class PinnedMemoryIsOrdinary(AsyncReferenceDevice):
-    """Pinned memory is not known as such: copies to it block."""
-
-    def _note_pinned(self, address: int, nbytes: int) -> None:
-        return
-
-
-@device_fault("AC-COPY-009")
-class PinReturnsRoundedSizes(AsyncReferenceDevice):
-    """A pinned tensor's last value is lost where its size is odd."""
-
-    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        pinned = super().pin(tensor)
-        if pinned.numel() % 2:
-            pinned.view(-1)[-1] = 0
-        return pinned
+        return src.clone() if super()._is_on_host(src) else src
 
 
 @device_fault("AC-COPY-010")
@@ -154,12 +135,10 @@ __all__ = [
     "CopiesOvertake",
     "CopyWritesTooMuch",
     "FreedMemoryIsReusedAtOnce",
+    "HostSourcesAreReadLate",
+    "HostTargetsAreLate",
     "NanIsNormalised",
     "OverlapsCopyForwards",
-    "PageableSourcesAreReadLate",
-    "PageableTargetsAreLate",
-    "PinReturnsRoundedSizes",
-    "PinnedMemoryIsOrdinary",
     "PlainCopiesRunLater",
     "ReadersAreNotTracked",
     "StridesAreIgnored",

@@ -226,19 +226,6 @@ class CopiesLeakMemory(AsyncReferenceDevice):
 
 
 @device_fault("AC-MEMORY-010")
-class PinsLeak(AsyncReferenceDevice):
-    """Pinned memory is never released."""
-
-    def _note_pinned(self, address: int, nbytes: int) -> None:
-        super()._note_pinned(address, nbytes)
-        self._kept.append(torch.ones(nbytes, dtype=torch.uint8))
-
-    def init(self, config: DeviceConfig) -> None:
-        super().init(config)
-        self._kept: list[torch.Tensor] = []
-
-
-@device_fault("AC-MEMORY-010")
 class OpeningLeaks(AsyncReferenceDevice):
     """Every opened device leaves a context behind."""
 
@@ -262,7 +249,6 @@ __all__ = [
     "KernelReadsFreeMemory",
     "OpeningLeaks",
     "OtherProcessesAreNotCounted",
-    "PinsLeak",
     "SmallBuffersAreNotCounted",
     "StreamsLeakDescriptors",
     "StreamsLeakThreads",
