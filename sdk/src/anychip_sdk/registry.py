@@ -13,6 +13,8 @@ from anychip_sdk.ops.base import CATALOGUE, Catalogue
 from anychip_sdk.step import Step, StepLimits
 
 REFERENCE = "reference"  #: the provider of the SDK's own kernels: the fallback
+NAMED_MAX = 2  #: kernels that a reason names
+REASON_MAX = 80  #: characters that a reason spends on one rejected kernel
 
 Fact = Union[int, float, str, bool, None]
 Facts = Mapping[str, Fact]
@@ -186,17 +188,15 @@ class OpRegistry:
         """The kernel for an op under these facts; None if every candidate is rejected (see `reject_all`)."""
         chosen = _override_for(key, overrides)
         dtype = chosen.compute_dtype or key.dtype
-        rejected: list[Rejection] = []
-        found: Kernel | None = None
-        for kernel in self.kernels(key.name):
-            reason = _why_not(kernel, dtype, facts, chosen)
-            if reason is None and found is None:
-                found = kernel
-            else:
-                rejected.append(Rejection(kernel.provider, kernel.name, reason or "a kernel before it fits"))
+        judged = [(kernel, _why_not(kernel, dtype, facts, chosen)) for kernel in self.kernels(key.name)]
+        found = next((kernel for kernel, reason in judged if reason is None), None)
         if found is None:
             return None
-        reason = _why(found, rejected, chosen)
+        others = [(kernel, reason) for kernel, reason in judged if kernel is not found]
+        rejected = [
+            Rejection(kernel.provider, kernel.name, reason or f"{found.name} comes first") for kernel, reason in others
+        ]
+        reason = _why(found, others, chosen)
         compute = chosen.compute_dtype if chosen.compute_dtype not in (None, key.dtype) else None
         return Resolution(key, found, reason, tuple(rejected), compute)
 
@@ -315,14 +315,30 @@ def _why_not(kernel: Kernel, dtype: torch.dtype, facts: Facts, chosen: Override)
     return None
 
 
-def _why(found: Kernel, rejected: Sequence[Rejection], chosen: Override) -> str:
+def _why(found: Kernel, others: Sequence[tuple[Kernel, str | None]], chosen: Override) -> str:
+    """What the kernel was preferred to and why, in one line; `others` come with their reasons, None if they fit too."""
     if chosen.provider == found.provider:
-        return "the recipe's ops.overrides insist on it"
-    if found.provider != REFERENCE:
-        return "the first of the backend's kernels that fits"
-    if not any(one.provider != REFERENCE for one in rejected):
-        return "the backend has no kernel for it"
-    return "every kernel of the backend was rejected"
+        return f"the recipe's ops.overrides insist on '{found.provider}'"
+    own = [(kernel, reason) for kernel, reason in others if kernel.provider != REFERENCE]
+    unfit = _named([f"{kernel.name}: {_shortened(reason)}" for kernel, reason in own if reason is not None], "; ")
+    if found.provider == REFERENCE:
+        return f"every kernel of the backend was rejected: {unfit}" if own else "the backend has no kernel for it"
+    fit = _named([kernel.name for kernel, reason in own if reason is None], ", ")
+    if not own:
+        return "the backend's only kernel for it, preferred to the reference"
+    if not fit:
+        return f"the only kernel of the backend that fits; rejected: {unfit}"
+    return f"registered before {fit}, which would fit too" + (f"; rejected: {unfit}" if unfit else "")
+
+
+def _named(texts: Sequence[str], separator: str) -> str:
+    """The first two, and how many more there are."""
+    more = len(texts) - NAMED_MAX
+    return separator.join(texts[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _shortened(reason: str) -> str:
+    return reason if len(reason) <= REASON_MAX else reason[: REASON_MAX - 3].rstrip(" ,") + "..."
 
 
 __all__ = [

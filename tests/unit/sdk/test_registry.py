@@ -40,13 +40,46 @@ def test_the_first_kernel_that_fits_wins_and_the_rest_say_why_not(registry):
     chip.register("linear", kernel, dtypes=(BF16,), name="late")
     found = registry.resolve(KEY, {"head_dim": 80})
     assert (found.kernel.name, found.provider) == ("good", "chip")
-    assert found.reason == "the first of the backend's kernels that fits"
+    assert found.reason == (
+        "registered before late, which would fit too; "
+        "rejected: small: head_dim is 80, it needs one of 64, 128; half: dtype is bfloat16, it has float16"
+    )
     assert [(one.kernel, one.reason) for one in found.rejected] == [
         ("small", "head_dim is 80, it needs one of 64, 128"),
         ("half", "dtype is bfloat16, it has float16"),
-        ("late", "a kernel before it fits"),
-        ("reference", "a kernel before it fits"),
+        ("late", "good comes first"),
+        ("reference", "good comes first"),
     ]
+
+
+def test_a_kernel_without_rivals_is_preferred_to_the_reference(registry):
+    registry.registrar("chip").register("linear", kernel, dtypes=(BF16,), name="good")
+    assert registry.resolve(KEY, {}).reason == "the backend's only kernel for it, preferred to the reference"
+
+
+def test_the_one_kernel_that_fits_names_what_was_rejected_before_and_after_it(registry):
+    chip = registry.registrar("chip")
+    chip.register("linear", kernel, dtypes=(BF16,), requires={"head_dim": at_most(64)}, name="small")
+    chip.register("linear", kernel, dtypes=(BF16,), name="good")
+    chip.register("linear", kernel, dtypes=(torch.float16,), name="half")
+    assert registry.resolve(KEY, {"head_dim": 80}).reason == (
+        "the only kernel of the backend that fits; "
+        "rejected: small: head_dim is 80, it needs at most 64; half: dtype is bfloat16, it has float16"
+    )
+
+
+def test_a_reason_is_one_line_of_bounded_length_however_many_kernels_there_are(registry):
+    chip = registry.registrar("chip")
+    for number in range(9):
+        need = {"head_dim": one_of(*range(1000))}
+        chip.register("linear", kernel, dtypes=(BF16,), requires=need, name=f"small{number}")
+        chip.register("linear", kernel, dtypes=(BF16,), name=f"good{number}")
+    reason = registry.resolve(KEY, {"head_dim": 1000}).reason
+    assert reason.startswith(
+        "registered before good1, good2 and 6 more, which would fit too; rejected: small0: head_dim"
+    )
+    assert reason.endswith("... and 7 more")
+    assert len(reason) < 300
 
 
 def test_of_several_facts_the_one_with_the_earliest_kernel_is_preferred(registry):
@@ -61,10 +94,10 @@ def test_of_several_facts_the_one_with_the_earliest_kernel_is_preferred(registry
 
 
 def test_when_every_kernel_is_rejected_the_reference_says_so(registry):
-    registry.registrar("chip").register("linear", kernel, dtypes=(torch.float16,))
+    registry.registrar("chip").register("linear", kernel, dtypes=(torch.float16,), name="half")
     found = registry.resolve(KEY, {})
     assert found.is_fallback
-    assert found.reason == "every kernel of the backend was rejected"
+    assert found.reason == "every kernel of the backend was rejected: half: dtype is bfloat16, it has float16"
 
 
 def test_an_override_bans_insists_and_changes_the_dtype(registry):
@@ -74,7 +107,7 @@ def test_an_override_bans_insists_and_changes_the_dtype(registry):
     assert banned.rejected[0].reason == "banned by the recipe's ops.overrides"
     insisted = registry.resolve(KEY, {}, [Override("linear", provider=REFERENCE)])
     assert insisted.is_fallback
-    assert insisted.reason == "the recipe's ops.overrides insist on it"
+    assert insisted.reason == "the recipe's ops.overrides insist on 'reference'"
     wide = registry.resolve(KEY, {}, [Override("linear", compute_dtype=torch.float32)])
     assert wide.compute_dtype == torch.float32
     assert wide.is_fallback
