@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from anychip.engine.request import GenerateRequest, SamplingParams
-from anychip.graph.fusions import ORDER
+from anychip_sdk.fusion import POLICIES as BUILT_IN
 from support.engines import core_of, greedy, loaded, logits_of, make_recipe, random_prompts, run
 from support.tiny_models import tiny_by_kind
 
@@ -12,7 +12,7 @@ KINDS = ("llama", "qwen2", "qwen3")
 LENGTHS = (33, 5, 20, 18)
 MAX_TOKENS = 8
 LONG = 100
-POLICIES = [policy for policy in ORDER if policy != "shared_experts"]
+POLICIES = [policy for policy in BUILT_IN if policy != "shared_experts"]
 ALL = {"policies": POLICIES, "on_missing": "ignore"}
 
 

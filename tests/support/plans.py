@@ -22,6 +22,7 @@ from anychip.recipe import load
 from anychip.recipe.schema import Recipe
 from anychip_sdk.backend import Backend, BackendInfo, load_backend
 from anychip_sdk.device import Capabilities, Device, DeviceConfig, DeviceInfo
+from anychip_sdk.fusion import Fusion
 from anychip_sdk.hooks import hookimpl
 from anychip_sdk.ops import CATALOGUE
 from anychip_sdk.registry import Need, Registrar, one_of
@@ -99,6 +100,7 @@ class StubPlugin:
         page_size: the page that the device wants.
         async_streams: whether work runs behind the host's back.
         requires: op -> what its kernel needs.
+        fusions: of its own.
     """
 
     def __init__(
@@ -115,10 +117,12 @@ class StubPlugin:
         page_size: int | None = None,
         async_streams: bool = False,
         requires: Mapping[str, Mapping[str, Need]] | None = None,
+        fusions: Sequence[Fusion] = (),
     ) -> None:
         self.info = BackendInfo(name, "stub", "~=1.0", claims=claims or {}, absence="its card is not there")
         self.kernels = {op: CATALOGUE[op].reference for op in CATALOGUE} if kernels is None else dict(kernels)
         self.requires = requires or {}
+        self.fusions = fusions
         self.dtypes = tuple(dtypes)
         self.device = DeviceInfo(
             f"{name}:0",
@@ -141,6 +145,10 @@ class StubPlugin:
     @hookimpl
     def anychip_open_device(self, device: DeviceInfo, config: DeviceConfig) -> Device:
         return ReferenceDevice(self.info.name, device.memory_bytes_total)
+
+    @hookimpl
+    def anychip_fusions(self) -> Sequence[Fusion]:
+        return self.fusions
 
     @hookimpl
     def anychip_register_ops(self, registry: Registrar) -> None:

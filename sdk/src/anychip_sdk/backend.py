@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
@@ -14,12 +15,15 @@ from anychip_sdk.contract import check_ranges, register, register_emulator
 from anychip_sdk.device import Device, DeviceConfig, DeviceInfo
 from anychip_sdk.errors import AnychipError, BackendBroken, DeviceAbsent
 from anychip_sdk.finding import Finding
-from anychip_sdk.fusion import POLICIES, Fusion
+from anychip_sdk.fusion import Fusion
 from anychip_sdk.hooks import CompileContext, PreparedWeight
 from anychip_sdk.info import BackendInfo, Requirements
 from anychip_sdk.kv import KVPool, PoolSpec
 from anychip_sdk.program import Program
 from anychip_sdk.registry import REFERENCE, OpRegistry
+
+#: what a recipe can name
+_POLICY = re.compile(r"[a-z][a-z0-9_.-]*")
 
 T = TypeVar("T")
 
@@ -214,8 +218,8 @@ class Backend:
         for fusion in found:
             if not isinstance(fusion, Fusion):
                 raise self._broken("anychip_fusions", f"{fusion!r} is not a Fusion")
-            if fusion.policy not in POLICIES:
-                text = f"fusion '{fusion.name}' has policy '{fusion.policy}', must be one of {', '.join(POLICIES)}"
+            if not _POLICY.fullmatch(fusion.policy):
+                text = f"fusion '{fusion.name}' has policy '{fusion.policy}', expected a name in lower case"
                 raise self._broken("anychip_fusions", text)
         return tuple(found)
 

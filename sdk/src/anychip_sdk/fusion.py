@@ -1,24 +1,15 @@
-"""What a fusion is: a pattern and a replacement over catalogue ops. Knows no graph; the platform rewrites it."""
+"""What a fusion is, and in which order fusions are applied. Knows no graph; the platform rewrites it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
-POLICIES = (
-    "qkv_proj",
-    "gate_up_proj",
-    "add_rms_norm",
-    "qk_norm_rope",
-    "silu_mul",
-    "mha",
-    "ffn",
-    "shared_experts",
-)
+from anychip_sdk.policies import POLICIES
 
 
 @dataclass(frozen=True)
@@ -31,7 +22,8 @@ class Fusion:
     that something else uses too, a constant that differs between its places, or, in a replacement that joins weights
     with `concat_rows`, operands that aren't parameters of the model.
 
-    A fusion is applied only if each op in `needs` has a kernel of the backend itself (not the fallback).
+    A fusion is applied only if each op in `needs` has a kernel of the backend itself (not the fallback), and only under
+    its policy: a built-in one, which it then adds to, or one of the backend's own.
     """
 
     policy: str  #: the name in a recipe's fusion.policies
@@ -40,6 +32,11 @@ class Fusion:
     replacement: Callable[..., Any]
     needs: tuple[str, ...] = ()
     constants: tuple[str, ...] = ()
+
+
+def policies_with(fusions: Iterable[Fusion]) -> tuple[str, ...]:
+    """Every policy in the order of application: the built-in ones, then those that a backend's fusions bring."""
+    return tuple(dict.fromkeys((*POLICIES, *(fusion.policy for fusion in fusions))))
 
 
 def concat_rows(*weights: Any) -> Any:
@@ -64,4 +61,4 @@ def split_rows(x: Any, *weights: Any) -> Any:
     return x.split([weight.shape[0] for weight in weights], dim=-1)
 
 
-__all__ = ["POLICIES", "Fusion", "concat_rows", "split_rows"]
+__all__ = ["POLICIES", "Fusion", "concat_rows", "policies_with", "split_rows"]

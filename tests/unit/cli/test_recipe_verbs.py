@@ -43,6 +43,18 @@ def test_validate_as_json_is_one_document_on_stdout(recipe, capsys):
     assert shown.err == ""
 
 
+def test_validate_notes_a_fusion_that_only_a_backend_may_bring(recipe, capsys):
+    assert main(["validate", recipe, "--set", "fusion.policies=[ffn, fnn]"]) == 0
+    shown = capsys.readouterr()
+    note = "--set  fusion.policies: fnn is not a built-in fusion, so only a backend that brings it can plan this."
+    assert shown.err.splitlines() == [f"note: {note} Did you mean ffn?"]
+    assert shown.out.strip() == "1 valid"
+    assert main(["validate", recipe, "--set", "fusion.policies=[zip]", "--output", "json"]) == 0
+    (only,) = json.loads(capsys.readouterr().out)["recipes"]
+    assert (only["valid"], only["problems"]) == (True, [])
+    assert only["notes"] == [note.replace("fnn", "zip")]
+
+
 def test_show_prints_a_file_that_loads_to_the_same_recipe(recipe, capsys):
     assert main(["recipe", "show", recipe, "--resolved"]) == 0
     Path("again.yaml").write_text(capsys.readouterr().out, encoding="utf-8")

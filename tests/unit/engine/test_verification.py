@@ -5,8 +5,10 @@ import torch
 from structlog.testing import capture_logs
 
 from anychip.engine.verification import refused_fusions
+from anychip_sdk import ops
 from anychip_sdk.device import DeviceConfig
 from anychip_sdk.errors import FusionRefused
+from anychip_sdk.fusion import Fusion
 from anychip_sdk.ops import CATALOGUE
 from support.engines import NO_FUSION, loaded, logits_of, make_recipe, random_prompts
 from support.plans import GIB, plan_of, references, stub_backend, tiny_config
@@ -137,6 +139,20 @@ def test_a_wrong_kernel_is_left_out_with_a_warning_otherwise(tiny, policy, kerne
         found = logits_of(model, ids)
     torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-4)
     assert [one["event"] for one in logs if one["log_level"] == "warning"] == ["fusions refused"]
+
+
+def test_a_wrong_fusion_under_a_policy_of_the_backends_own_is_refused_alone(tiny):
+    def gated(gate, up):
+        return ops.mul(ops.silu(gate), up)
+
+    def swapped(gate, up):
+        return ops.silu_mul(up, gate)
+
+    backend = stub_backend(capacity=4 * GIB, fusions=[Fusion("own_gate", "swapped", gated, swapped, ("silu_mul",))])
+    recipe = make_recipe(tiny, fusion={"policies": ["own_gate", "qkv_proj", "add_rms_norm"]})
+    with capture_logs(), loaded(recipe, backend) as model:
+        assert "fusion own_gate: refused: its outputs differ from the unfused graph's" in model.plan.warnings
+        assert [one.policy for one in model.plan.fusions if one.applied] == ["qkv_proj", "add_rms_norm"]
 
 
 def test_without_verification_a_wrong_kernel_runs(tiny):

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from anychip.graph.fold import fold
+from anychip.graph.fusions import FUSIONS
 from anychip.graph.ir import ModelGraph, WeightSpec, argument, as_text
 from anychip.graph.replace import Binding, replace
 from anychip.graph.trace import OpTracer
@@ -13,7 +14,7 @@ from anychip.weights.names import expected_tensors
 from anychip_sdk import ops
 from anychip_sdk.backend import load_backend
 from anychip_sdk.errors import KernelMissing
-from anychip_sdk.fusion import Fusion
+from anychip_sdk.fusion import POLICIES, Fusion
 from anychip_sdk.hooks import hookimpl
 from anychip_sdk.registry import one_of
 from support.engines import make_recipe
@@ -183,6 +184,47 @@ def test_a_kernel_that_does_not_fit_is_no_kernel():
     assert decisions["qkv_proj"].applied == 3  # the smaller one takes its place
     assert "mha" not in counts(graph)
     assert not [name for name in graph.weights if "+" in name and name not in graph.used_weights()]
+
+
+def gated(gate, up):
+    return ops.silu_mul(gate, up)
+
+
+def turned(gate, up):
+    return ops.silu_mul(up, gate)
+
+
+def gated_sum(gate, up):
+    return ops.add(ops.silu_mul(gate, up), gate)
+
+
+OWN = (
+    Fusion("own_sum", "own_sum", gated_sum, gated),
+    Fusion("own_gate", "own_gate", gated, turned, ("silu_mul",)),
+)
+
+
+def test_policies_of_a_backends_own_come_after_the_built_in_ones_in_its_order(backend):
+    config = tiny_config()
+    binding = binding_for(backend, config)
+    graph = unfolded(config, binding)
+    found = fold(graph, binding, ("own_gate", "silu_mul", "own_sum", "add_rms_norm"), OWN)
+    assert [(one.policy, one.applied) for one in found] == [
+        ("add_rms_norm", 5), ("silu_mul", 3), ("own_sum", 0), ("own_gate", 3)
+    ]  # fmt: skip
+
+
+def test_a_policy_of_a_backends_own_is_left_alone_unless_it_is_wanted(backend):
+    config = tiny_config()
+    binding = binding_for(backend, config)
+    plain, extended = unfolded(config, binding), unfolded(config, binding)
+    fold(plain, binding, SMALL)
+    assert [one.policy for one in fold(extended, binding, SMALL, OWN)] == [one for one in POLICIES if one in SMALL]
+    assert as_text(extended) == as_text(plain)
+
+
+def test_every_built_in_fusion_has_a_built_in_policy():
+    assert {fusion.policy for fusion in FUSIONS} == set(POLICIES) - {"shared_experts"}
 
 
 def test_a_backend_brings_fusions_of_its_own(backend):

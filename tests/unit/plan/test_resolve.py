@@ -10,6 +10,7 @@ from anychip.plan.explain import as_json, as_text
 from anychip.plan.make import make_plan
 from anychip.plan.resolve import resolve
 from anychip.recipe import load
+from anychip_sdk import ops
 from anychip_sdk.errors import (
     CheckpointInvalid,
     DeviceAbsent,
@@ -19,6 +20,7 @@ from anychip_sdk.errors import (
     PreconditionFailed,
     RecipeInvalid,
 )
+from anychip_sdk.fusion import POLICIES, Fusion
 from anychip_sdk.ops import CATALOGUE
 from support.engines import make_recipe
 from support.plans import GIB, ROOT, facts, plan_of, references, stub_backend, tiny_config
@@ -149,6 +151,45 @@ def test_a_named_fusion_that_does_not_apply_is_an_error_a_warning_or_nothing():
     assert failed.value.exit_code == 4
     assert plan("warn").warnings == tuple(texts)
     assert plan("ignore").warnings == ()
+
+
+def own_gate(gate, up):
+    return ops.mul(ops.silu(gate), up)
+
+
+def own_silu_mul(gate, up):
+    return ops.silu_mul(gate, up)
+
+
+OWN = Fusion("own_gate", "own_gate", own_gate, own_silu_mul, ("silu_mul",))
+
+
+def test_a_policy_of_the_backends_own_is_planned_where_it_is_named_and_where_all_are_wanted():
+    backend = stub_backend(fusions=[OWN])
+    named = planned(backend=backend, fusion={"policies": ["own_gate", "qkv_proj"], "on_missing": "error"})
+    assert [(one.policy, one.applied) for one in named.fusions] == [("qkv_proj", 3), ("own_gate", 3)]
+    assert [one.policy for one in planned(backend=backend).fusions] == [*POLICIES, "own_gate"]
+    other = planned(backend=backend, fusion={"policies": ["qkv_proj"]})
+    assert [one.policy for one in other.fusions] == ["qkv_proj"]
+
+
+def test_unknown_policies_are_exit_3_and_each_names_the_nearest_known_one():
+    error = refusal(
+        RecipeInvalid, backend=stub_backend(fusions=[OWN]), fusion={"policies": ["own_gaet", "mha", "fnn", "zip"]}
+    )
+    assert error.exit_code == 3
+    first, second, third = error.problems
+    assert first.startswith(
+        "fusion.policies[0]: 'own_gaet' is neither built in nor of backend 'stub', expected one of mha, "
+    )
+    assert first.endswith(", silu_mul, own_gate. Did you mean own_gate?")
+    assert second.endswith(". Did you mean ffn?")
+    assert third.endswith(", own_gate.")
+
+
+def test_a_policy_of_another_backend_is_unknown_to_this_one():
+    error = refusal(RecipeInvalid, fusion={"policies": ["own_gate"]})
+    assert error.problems[0].startswith("fusion.policies[0]: 'own_gate' is neither built in")
 
 
 def test_auto_never_warns_of_fusions():

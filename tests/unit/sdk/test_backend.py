@@ -208,12 +208,12 @@ def test_fusions_are_checked():
     def pattern(gate, up):
         return silu_mul(gate, up)
 
-    with pytest.raises(BackendBroken, match="'mine' has policy 'everything', must be one of qkv_proj"):
-        load(plugin(anychip_fusions=lambda: [Fusion("everything", "mine", pattern, pattern)]))
+    with pytest.raises(BackendBroken, match="'mine' has policy 'Every thing', expected a name in lower case"):
+        load(plugin(anychip_fusions=lambda: [Fusion("Every thing", "mine", pattern, pattern)]))
     with pytest.raises(BackendBroken, match="is not a Fusion"):
         load(plugin(anychip_fusions=lambda: ["mha"]))
-    good = Fusion("silu_mul", "mine", pattern, pattern)
-    assert load(plugin(anychip_fusions=lambda: [good])).fusions == (good,)
+    good = (Fusion("silu_mul", "mine", pattern, pattern), Fusion("own_gate", "other", pattern, pattern))
+    assert load(plugin(anychip_fusions=lambda: good)).fusions == good
 
 
 def test_a_pool_with_another_page_size_is_broken():

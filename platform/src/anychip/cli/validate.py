@@ -17,18 +17,24 @@ def validate(
 ) -> None:
     """Check recipes and report everything that is wrong with them. Exit code 3 if anything is."""
     from anychip.recipe import load
+    from anychip.recipe.notes import notes_on
 
     results: list[dict[str, object]] = []
     problems: list[str] = []
+    remarks: list[str] = []
     for path in recipes:
         found: tuple[str, ...] = ()
+        notes: tuple[str, ...] = ()
         try:
-            load(path, sets=tuple(sets or ()))
+            notes = notes_on(load(path, sets=tuple(sets or ())))
         except RecipeInvalid as error:
             found = error.problems
-        results.append({"path": path, "valid": not found, "problems": list(found)})
+        results.append({"path": path, "valid": not found, "problems": list(found), "notes": list(notes)})
         problems += [problem for problem in found if problem not in problems]
+        remarks += [note for note in notes if note not in remarks]
     if output is Output.text:
+        for note in remarks:
+            fail(f"note: {note}")
         for problem in problems:
             fail(problem)
     invalid = sum(not result["valid"] for result in results)

@@ -17,19 +17,22 @@ from anychip.conformance.near_misses import (
 )
 from anychip.conformance.shapes import SHAPES
 from anychip.graph.fold import fold
-from anychip.graph.fusions import FUSIONS, ORDER
+from anychip.graph.fusions import FUSIONS
 from anychip.graph.ir import as_text
 from anychip.graph.match import Match, Pattern
 from anychip_sdk.conformance.claims import Claims
 from anychip_sdk.conformance.context import Context
 from anychip_sdk.conformance.requirements import Case, Level, expect, requirement
+from anychip_sdk.fusion import POLICIES, policies_with
 from anychip_sdk.ops import Op
 
 SERVED = "qwen3"  #: the shape that the end-to-end track serves
 QUICK = (SERVED, "llama-gelu")  #: with and without norms of queries and keys, both activations
 SAMPLED = 4  #: near misses of a place at the quickest level
 DTYPES = ("float32", "bfloat16", "float16")
-COVERS = tuple(f"fusion:{name}" for name in sorted({*ORDER, *(one.name for one in FUSIONS)}))
+BUILT_IN = {*POLICIES, *(one.name for one in FUSIONS)}
+COVERS = tuple(f"fusion:{name}" for name in sorted(BUILT_IN))
+OWN = "own"  #: the case of all policies that the backend itself brings, claimed or not
 
 
 def model_dtypes(claims: Claims) -> list[str]:
@@ -48,26 +51,40 @@ def _shapes_of(context: Context) -> Iterable[str]:
 
 
 def _policies(claims: Claims, level: Level) -> Iterable[Case]:
-    for policy in ORDER:
+    """The built-in policies, and the claimed fusions that the backend itself brings."""
+    for name in (*POLICIES, *(name for name in claims.fusions if name not in BUILT_IN)):
         for dtype in model_dtypes(claims):
-            yield Case(f"{policy}-{dtype}", {"policy": policy, "dtype": dtype})
+            yield Case(f"{name.replace(' ', '-')}-{dtype}", {"fusion": name, "dtype": dtype})
 
 
 def _sharpest(claims: Claims, level: Level) -> Iterable[Case]:
     """What is about structure needs one dtype, the one whose rounding hides least."""
-    for policy in ORDER:
-        for dtype in model_dtypes(claims)[:1]:
-            yield Case(f"{policy}-{dtype}", {"policy": policy, "dtype": dtype})
+    dtypes = model_dtypes(claims)[:1]
+    return [case for case in _policies(claims, level) if case.params["dtype"] in dtypes]
+
+
+def _sharpest_and_own(claims: Claims, level: Level) -> Iterable[Case]:
+    yield from _sharpest(claims, level)
+    for dtype in model_dtypes(claims)[:1]:
+        yield Case(f"{OWN}-{dtype}", {"fusion": OWN, "dtype": dtype})
 
 
 def _claimed(claims: Claims, level: Level) -> Iterable[Case]:
-    for name in dict.fromkeys((*ORDER, *claims.fusions)):
+    for name in dict.fromkeys((*POLICIES, *claims.fusions)):
         for dtype in model_dtypes(claims)[:1]:
             yield Case(name.replace(" ", "-"), {"fusion": name, "dtype": dtype}, needs=(f"fusion:{name}",))
 
 
 def layer(context: Context, case: Case, shape: str | None = None) -> Layer:
     return Layer(context, shape or case.params["shape"], getattr(torch, case.params["dtype"]))
+
+
+def policy_of(context: Context, case: Case) -> str:
+    """The policy of the case's fusion, which a claim names by its policy or by its own name."""
+    name: str = case.params["fusion"]
+    known = [fusion.policy for fusion in (*context.backend.fusions, *FUSIONS) if name in (fusion.policy, fusion.name)]
+    expect(bool(known) or name in POLICIES, f"fusion '{name}' is claimed, but nobody brings it")
+    return known[0] if known else name
 
 
 def judge(context: Context, outcome: Outcome, what: str) -> None:
@@ -102,7 +119,7 @@ def unfused_layers_are_right(context: Context, case: Case) -> None:
     cases=_policies,
 )
 def each_fusion_is_equivalent(context: Context, case: Case) -> None:
-    policy = case.params["policy"]
+    policy = policy_of(context, case)
     context.measured["places"] = 0
     for shape in _shapes_of(context):
         one = layer(context, case, shape)
@@ -120,7 +137,7 @@ def each_fusion_is_equivalent(context: Context, case: Case) -> None:
     cases=_shapes,
 )
 def all_fusions_together_are_equivalent(context: Context, case: Case) -> None:
-    outcome = layer(context, case).compare(ORDER)
+    outcome = layer(context, case).compare(policies_with(context.backend.fusions))
     context.measured["places"] = outcome.places
     judge(context, outcome, f"all fusions in {case.params['shape']}")
 
@@ -133,7 +150,7 @@ def all_fusions_together_are_equivalent(context: Context, case: Case) -> None:
     cases=_sharpest,
 )
 def rewriting_is_idempotent(context: Context, case: Case) -> None:
-    policy = case.params["policy"]
+    policy = policy_of(context, case)
     for shape in _shapes_of(context):
         one = layer(context, case, shape)
         graph, _ = one.fused((policy,))
@@ -156,7 +173,7 @@ def rewriting_is_idempotent(context: Context, case: Case) -> None:
     cases=_sharpest,
 )
 def intermediates_with_a_second_user_stay(context: Context, case: Case) -> None:
-    policy = case.params["policy"]
+    policy = policy_of(context, case)
     for one, number, misses in _near(context, case):
         for miss in _sampled(context, [miss for pattern, match in misses for miss in second_users(pattern, match)]):
             what = f"fusion {policy} in {one.shape}, where {miss.text}"
@@ -173,7 +190,7 @@ def intermediates_with_a_second_user_stay(context: Context, case: Case) -> None:
     cases=_sharpest,
 )
 def other_numbers_and_orders_stay_right(context: Context, case: Case) -> None:
-    policy = case.params["policy"]
+    policy = policy_of(context, case)
     for one, _, found in _near(context, case):
         misses = [miss for _, match in found for miss in (*other_numbers(match), *swapped_operands(match))]
         for miss in _sampled(context, misses):
@@ -205,15 +222,13 @@ def fusions_name_what_they_need(context: Context) -> None:
     cases=_claimed,
 )
 def claimed_fusions_apply(context: Context, case: Case) -> None:
-    name = case.params["fusion"]
+    name, policy = case.params["fusion"], policy_of(context, case)
     one = layer(context, case, SERVED)
-    known = [fusion for fusion in (*context.backend.fusions, *FUSIONS) if name in (fusion.policy, fusion.name)]
-    expect(bool(known) or name in ORDER, f"fusion '{name}' is claimed, but nobody brings it")
-    policy = known[0].policy if known else name
     _, [decision] = one.fused((policy,))
     context.measured["places"] = decision.applied
     expect(decision.applied > 0, f"fusion '{name}' is claimed and was not applied: {decision.reason}")
     if name != policy:
+        known = of_policy(policy, context.backend.fusions)
         stands = places(one.graph(), [fusion for fusion in known if fusion.name == name])
         expect(bool(stands), f"fusion '{name}' is claimed and stands nowhere in the model")
 
@@ -223,21 +238,22 @@ def claimed_fusions_apply(context: Context, case: Case) -> None:
     level="SHOULD",
     text="A fusion that applies to the model that the suite serves SHOULD be claimed, so that losing it shows.",
     covers=("hook:anychip_fusions",),
-    cases=_sharpest,
+    cases=_sharpest_and_own,
 )
 def applied_fusions_are_claimed(context: Context, case: Case) -> None:
-    policy = case.params["policy"]
-    _, [decision] = layer(context, case, SERVED).fused((policy,))
-    claimed = {policy, *(fusion.name for fusion in of_policy(policy, context.backend.fusions))}
-    expect(
-        not decision.applied or bool(claimed & set(context.claims.fusions)),
-        f"fusion {policy} applies to {decision.applied} places and is not among the claimed fusions",
-    )
+    own = [policy for policy in policies_with(context.backend.fusions) if policy not in POLICIES]
+    for policy in own if case.params["fusion"] == OWN else [policy_of(context, case)]:
+        _, [decision] = layer(context, case, SERVED).fused((policy,))
+        claimed = {policy, *(fusion.name for fusion in of_policy(policy, context.backend.fusions))}
+        expect(
+            not decision.applied or bool(claimed & set(context.claims.fusions)),
+            f"fusion {policy} applies to {decision.applied} places and is not among the claimed fusions",
+        )
 
 
 def _near(context: Context, case: Case) -> Iterable[tuple[Layer, int, list[tuple[Pattern, Match]]]]:
     """For each shape in which the policy applies: the layer, at how many places, and its patterns there."""
-    policy = case.params["policy"]
+    policy = policy_of(context, case)
     for shape in _shapes_of(context):
         one = layer(context, case, shape)
         _, [decision] = one.fused((policy,))

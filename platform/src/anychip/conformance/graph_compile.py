@@ -10,13 +10,13 @@ import torch
 
 from anychip.conformance.graph import SERVED, layer, model_dtypes
 from anychip.conformance.layer import Layer, distance
-from anychip.graph.fusions import ORDER
 from anychip.graph.ir import ModelGraph
 from anychip.graph.program import KERNELS_MIN, cut, program_of
 from anychip.graph.verify import ROUNDINGS, free_step, step_of
 from anychip_sdk.conformance.claims import Claims
 from anychip_sdk.conformance.context import Context
 from anychip_sdk.conformance.requirements import Case, Level, expect, requirement
+from anychip_sdk.fusion import policies_with
 from anychip_sdk.hooks import CompileContext
 from anychip_sdk.kv import KVPool
 from anychip_sdk.program import Program, interpret
@@ -32,8 +32,8 @@ def _dtypes(claims: Claims, level: Level) -> Iterable[Case]:
 
 def _policies(claims: Claims, level: Level) -> Iterable[Case]:
     for dtype in model_dtypes(claims):
-        for name, policies in (("fused", ORDER), ("unfused", ())):
-            yield Case(f"{name}-{dtype}", {"dtype": dtype, "policies": list(policies)})
+        for fused in (True, False):
+            yield Case(f"{'fused' if fused else 'unfused'}-{dtype}", {"dtype": dtype, "fused": fused})
 
 
 @requirement(
@@ -46,7 +46,7 @@ def _policies(claims: Claims, level: Level) -> Iterable[Case]:
 )
 def compiled_pieces_follow_their_inputs(context: Context, case: Case) -> None:
     one = layer(context, case, SERVED)
-    graph, _ = one.fused(case.params["policies"])
+    graph, _ = one.fused(policies_with(context.backend.fusions) if case.params["fused"] else ())
     program = program_of(graph)
     context.measured["pieces"] = 0
     with _ready(one, graph) as (pool, values):
@@ -64,7 +64,7 @@ def compiled_pieces_follow_their_inputs(context: Context, case: Case) -> None:
 )
 def taken_calls_are_compiled(context: Context, case: Case) -> None:
     one = layer(context, case, SERVED)
-    graph, _ = one.fused(ORDER)
+    graph, _ = one.fused(policies_with(context.backend.fusions))
     program = program_of(graph)
     first, again = context.backend.compiles(program), context.backend.compiles(program)
     expect(first == again, "anychip_compiles gives two answers for one program", first=first, second=again)

@@ -119,11 +119,33 @@ class FusionsDisturbEachOther(PartsPlugin):
     replaced: ClassVar[Mapping[str, KernelFunction]] = {"silu_mul": _views_are_off}
 
 
+def _turned(gate: Tensor, up: Tensor) -> Any:
+    return ops.silu_mul(up, gate)
+
+
+@mutant("AC-GRAPH-002", claims=replace(CLAIMS, fusions=("own_gate",)))
+class FusionOfItsOwnPolicyIsWrong(HealthyPlugin):
+    """A fusion under a policy of the backend's own has its operands the wrong way round."""
+
+    fusions = (Fusion("own_gate", "turned", _swiglu, _turned, ("silu_mul",)),)
+
+
+@mutant("AC-GRAPH-003", claims=replace(PARTS_CLAIMS, fusions=(*PARTS_CLAIMS.fusions, "own_gate")))
+class FusionSpoilsABuiltInResult(PartsPlugin):
+    """A fusion of the backend's own is wrong about what a built-in one has made."""
+
+    fusions = (Fusion("own_gate", "turned", _joined, _turned, ("silu_mul",)),)
+
+
+def _sum(x: Tensor, y: Tensor) -> Any:
+    return ops.add(x, y)
+
+
 @mutant("AC-GRAPH-004", claims=CLAIMS)
 class FusionFindsItsOwnResult(HealthyPlugin):
     """A fusion matches what it has made, so that it never ends."""
 
-    fusions = (Fusion("add_rms_norm", "circular", ops.add, lambda x, y: ops.add(y, x)),)
+    fusions = (Fusion("add_rms_norm", "circular", _sum, lambda x, y: ops.add(y, x)),)
 
 
 def _with_activation(gate: Tensor, up: Tensor) -> Any:
@@ -183,6 +205,13 @@ class ClaimedFusionsStopMatching(PartsPlugin):
 @mutant("AC-GRAPH-009", claims=replace(CLAIMS, fusions=()))
 class FusionsAreNotClaimed(HealthyPlugin):
     """Fusions apply that nobody claims, so that losing them would not show."""
+
+
+@mutant("AC-GRAPH-009", claims=CLAIMS)
+class OwnPolicyIsNotClaimed(HealthyPlugin):
+    """A fusion under a policy of the backend's own applies, and nobody claims it."""
+
+    fusions = (Fusion("own_gate", "own_swiglu", _swiglu, _joined, ("silu_mul",)),)
 
 
 @mutant("AC-GRAPH-010", claims=CLAIMS)

@@ -47,7 +47,7 @@ def make_priced(recipe: Recipe) -> tuple[Plan, Price]:
 
 def price(plan: Plan, checkpoint: CheckpointFacts, backend: Backend, known: Known) -> Price:
     """Pure; plans the model anew, with few layers, for each applied fusion."""
-    wanted = wanted_policies(plan.recipe)
+    wanted = wanted_policies(plan.recipe, backend)
     applied = [one.policy for one in plan.fusions if one.applied]
 
     def costs(policies: Sequence[str]) -> Costs:

@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import fx
 
-from anychip.graph.fusions import FUSIONS, ORDER
+from anychip.graph.fusions import FUSIONS
 from anychip.graph.ir import ModelGraph, WeightSpec, resolution, shape_of
 from anychip.graph.match import Match, Pattern, find, outputs_of
 from anychip.graph.replace import Binding, bind
-from anychip_sdk.fusion import Fusion, concat_rows, split_rows
+from anychip_sdk.fusion import Fusion, concat_rows, policies_with, split_rows
 from anychip_sdk.ops import Op
 
 
@@ -39,8 +39,9 @@ def fold(
 ) -> tuple[FusionDecision, ...]:
     """Rewrite the graph in place; returns a decision per policy, in the order of application."""
     outcomes: dict[str, _Outcome] = {}
-    fusions = [*extra, *FUSIONS]
-    for policy in sorted(policies, key=ORDER.index):
+    own = tuple(extra)
+    fusions = [*own, *FUSIONS]
+    for policy in sorted(policies, key=policies_with(own).index):
         outcome = outcomes[policy] = _Outcome()
         for fusion in fusions:
             if fusion.policy == policy:

@@ -1,6 +1,6 @@
 """The built-in fusions, as patterns and replacements over catalogue ops. Knows the decoder's shape; knows no matcher.
 
-Patterns are over unfused ops; whole blocks (mha, ffn) are tried first, so that the smaller fusions meet what is left.
+Patterns are over unfused ops; they are applied in the order of anychip_sdk.fusion.POLICIES.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ from anychip_sdk.ops import (
     silu,
     silu_mul,
 )
-
-#: Policies in the order in which they are applied.
-ORDER = ("mha", "ffn", "shared_experts", "qkv_proj", "gate_up_proj", "add_rms_norm", "qk_norm_rope", "silu_mul")
 
 ATTENTION_CONSTANTS = ("heads", "kv_heads", "head_dim", "scale", "window", "group", "eps")
 # fmt: off
@@ -193,4 +190,4 @@ FUSIONS: tuple[Fusion, ...] = (
     Fusion("silu_mul", "gelu_mul", _gelu_then_mul, _gelu_and_mul, ("gelu_mul",)),
 )
 
-__all__ = ["FUSIONS", "ORDER"]
+__all__ = ["FUSIONS"]

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from anychip.engine.loader import step_limits
 from anychip.forecast.costs import StepShape, costs_of, sum_of, work_in
 from anychip.graph.codegen import generate
-from anychip.graph.fusions import ORDER
 from anychip.graph.quantize import WHOLE_BLOCKS
 from anychip.measure.fit import Sample
 from anychip.measure.kernel_clock import KernelClock, KernelId
@@ -26,6 +25,7 @@ from anychip.measure.rehearsal import Rehearsal, tokens_held
 from anychip.plan.plan import Plan
 from anychip_sdk.backend import Backend
 from anychip_sdk.device import Device, DeviceConfig, DeviceInfo
+from anychip_sdk.fusion import POLICIES as BUILT_IN
 from anychip_sdk.registry import dtype_name
 from anychip_sdk.speeds import Speeds
 
@@ -71,7 +71,7 @@ LONG = (StepShape(1, 2048), StepShape(8, 2048), StepShape(2, 8192), StepShape(0,
 QUANTIZATIONS = ("none", "int8", "int4")
 POLICIES: Mapping[str, str | list[str]] = {
     "all fusions": "auto",
-    "small fusions": [policy for policy in ORDER if policy not in WHOLE_BLOCKS],
+    "small fusions": [policy for policy in BUILT_IN if policy not in WHOLE_BLOCKS],
     "no fusions": [],
 }
 SHAPES = {"narrow": _NARROW, "wide": _WIDE}

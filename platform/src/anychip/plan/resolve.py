@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,7 +11,6 @@ import torch
 
 from anychip.graph.expand import expand
 from anychip.graph.fold import FusionDecision, fold
-from anychip.graph.fusions import ORDER
 from anychip.graph.ir import ModelGraph, WeightSpec
 from anychip.graph.program import cut, program_of
 from anychip.graph.quantize import WHOLE_BLOCKS, SchemeOf, matrices, quantize
@@ -24,12 +23,14 @@ from anychip.plan.memory import MAX_RUNNING, budget, needs
 from anychip.plan.ops import bind_engine_ops, op_table
 from anychip.plan.plan import BackendPlan, Decision, HeldCertificate, ModelPlan, Plan, SchedulerPlan
 from anychip.plan.requires import check_requires
+from anychip.recipe.errors import did_you_mean
 from anychip.recipe.schema import Recipe
 from anychip.weights.load import Shard
 from anychip.weights.schemes import Scheme, choose
 from anychip_sdk.backend import Backend
 from anychip_sdk.device import DeviceInfo
 from anychip_sdk.errors import FusionRefused, PreconditionFailed, RecipeInvalid
+from anychip_sdk.fusion import policies_with
 from anychip_sdk.ops import CATALOGUE
 from anychip_sdk.registry import Fact, Override, dtype_name
 
@@ -83,10 +84,12 @@ def resolve(
     binding = make_binding(recipe, config, backend, model.dtype.value, kv_dtype, page_size.value)
     graph = bind_kernels(expand(trace(build_model(config))), binding)
     scheme_of = _scheme_of(recipe, checkpoint)
-    refused = _blocks_of_integers(recipe, graph, scheme_of)
-    policies = [policy for policy in wanted_policies(recipe) if policy not in without]
-    fusions = fold(graph, binding, [policy for policy in policies if policy not in refused], backend.fusions)
-    fusions = tuple(sorted((*fusions, *refused.values()), key=lambda one: ORDER.index(one.policy)))
+    wanted = wanted_policies(recipe, backend)
+    refused = _blocks_of_integers(recipe, wanted, graph, scheme_of)
+    policies = [policy for policy in wanted if policy not in without and policy not in refused]
+    fusions = fold(graph, binding, policies, backend.fusions)
+    order = policies_with(backend.fusions)
+    fusions = tuple(sorted((*fusions, *refused.values()), key=lambda one: order.index(one.policy)))
     model = replace(model, quantization=_quantization(recipe, quantize(graph, binding, scheme_of)))
     engine_ops = bind_engine_ops(binding)
     warnings = [*_fusion_warnings(recipe, fusions), *_refused_by_verification(without)]
@@ -162,12 +165,14 @@ def _scheme_of(recipe: Recipe, checkpoint: CheckpointFacts) -> SchemeOf:
     return scheme_of
 
 
-def _blocks_of_integers(recipe: Recipe, graph: ModelGraph, scheme_of: SchemeOf) -> dict[str, FusionDecision]:
+def _blocks_of_integers(
+    recipe: Recipe, wanted: Sequence[str], graph: ModelGraph, scheme_of: SchemeOf
+) -> dict[str, FusionDecision]:
     """The wanted policies that would take plain weights where the model has integers, each refused."""
     if not any(scheme_of(spec, is_head) for _, spec, is_head in matrices(graph) if not is_head):
         return {}
     reason = f"its op takes plain weights, and model.quantization is {recipe.model.quantization}"
-    blocks = [policy for policy in wanted_policies(recipe) if policy in WHOLE_BLOCKS]
+    blocks = [policy for policy in wanted if policy in WHOLE_BLOCKS]
     return {policy: FusionDecision(policy, 0, reason, refused=True) for policy in blocks}
 
 
@@ -196,9 +201,24 @@ def unfolded(config: ModelConfig, binding: Binding) -> ModelGraph:
     return bind_kernels(expand(trace(build_model(config))), binding)
 
 
-def wanted_policies(recipe: Recipe) -> tuple[str, ...]:
-    policies = recipe.fusion.policies
-    return ORDER if policies == "auto" else tuple(policies)
+def wanted_policies(recipe: Recipe, backend: Backend) -> tuple[str, ...]:
+    """The fusions that the recipe names, or all that there are.
+
+    Raises:
+        RecipeInvalid: a name is neither built in nor one of the backend's own, with the nearest that is.
+    """
+    known, policies = policies_with(backend.fusions), recipe.fusion.policies
+    if policies == "auto":
+        return known
+    problems = [
+        f"fusion.policies[{index}]: '{name}' is neither built in nor of backend '{backend.name}', expected one of "
+        f"{', '.join(known)}.{did_you_mean(name, known)}"
+        for index, name in enumerate(policies)
+        if name not in known
+    ]
+    if problems:
+        raise RecipeInvalid(problems)
+    return tuple(policies)
 
 
 def _model_plan(recipe: Recipe, checkpoint: CheckpointFacts, device: DeviceInfo) -> ModelPlan:

@@ -23,11 +23,10 @@ from anychip.recipe.quantities import (
     Unit,
     Word,
 )
+from anychip_sdk.policies import POLICIES
 
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
-FusionPolicy = Literal[
-    "qkv_proj", "gate_up_proj", "add_rms_norm", "qk_norm_rope", "silu_mul", "mha", "ffn", "shared_experts"
-]
+FusionPolicy = Annotated[Word, Field(examples=list(POLICIES))]
 
 
 class Section(BaseModel):
@@ -172,7 +171,10 @@ class FusionSection(Section):
 
     policies: Annotated[
         Literal["auto"] | Listed[FusionPolicy],
-        Field(description="The fusions to apply. auto: every one that the backend has a kernel for; []: none."),
+        Field(
+            description="The fusions to apply. auto: every one that the backend has a kernel for; []: none. "
+            f"Built in are {', '.join(POLICIES)}; a backend may bring more."
+        ),
     ] = "auto"
     verify: Annotated[
         bool, Field(description="Compare fused and unfused outputs at load and refuse a fusion that differs.")
@@ -293,7 +295,6 @@ class Recipe(Section):
 __all__ = [
     "BackendSection",
     "Dtype",
-    "FusionPolicy",
     "FusionSection",
     "MemorySection",
     "ModelSection",
