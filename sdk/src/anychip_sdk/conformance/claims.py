@@ -43,7 +43,7 @@ class Claims:
         capabilities: async_streams, concurrent_streams, deterministic, batch_invariant, kv_pool ...
         accumulator: op -> dtype name that sums are kept in; float32 where absent.
         subnormals: "preserve" or "flush".
-        limits: alignment_bytes, max_batch ...
+        limits: alignment_bytes, allocation_granularity_bytes.
     """
 
     name: str

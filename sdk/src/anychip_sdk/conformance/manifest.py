@@ -32,7 +32,7 @@ from anychip_sdk.ops import CATALOGUE
 FILE = "conformance.yaml"
 API = 1
 KEYS = ("api", "dtypes", "ops", "capabilities", "accumulator", "subnormals", "limits", "fusions", "waivers")
-LIMITS = ("alignment_bytes", "allocation_granularity_bytes", "max_batch", "max_context")
+LIMITS = ("alignment_bytes", "allocation_granularity_bytes")
 WAIVER_KEYS = ("requirement", "reason", "link", "expires", "versions")
 _WAIVED = re.compile(r"AC-[A-Z0-9]+-\d{3}(\[[\w.-]+\])?")
 
