@@ -10,11 +10,10 @@ from typing import Any, Union
 import torch
 
 from anychip_sdk.ops.base import CATALOGUE, Catalogue
+from anychip_sdk.reasons import why_fallback, why_own
 from anychip_sdk.step import Step, StepLimits
 
 REFERENCE = "reference"  #: the provider of the SDK's own kernels: the fallback
-NAMED_MAX = 2  #: kernels that a reason names
-REASON_MAX = 80  #: characters that a reason spends on one rejected kernel
 
 Fact = Union[int, float, str, bool, None]
 Facts = Mapping[str, Fact]
@@ -316,29 +315,14 @@ def _why_not(kernel: Kernel, dtype: torch.dtype, facts: Facts, chosen: Override)
 
 
 def _why(found: Kernel, others: Sequence[tuple[Kernel, str | None]], chosen: Override) -> str:
-    """What the kernel was preferred to and why, in one line; `others` come with their reasons, None if they fit too."""
+    """What the kernel was preferred to and why; `others` come with the reasons against them, None if they fit too."""
     if chosen.provider == found.provider:
         return f"the recipe's ops.overrides insist on '{found.provider}'"
-    own = [(kernel, reason) for kernel, reason in others if kernel.provider != REFERENCE]
-    unfit = _named([f"{kernel.name}: {_shortened(reason)}" for kernel, reason in own if reason is not None], "; ")
+    own = [(kernel.name, reason) for kernel, reason in others if kernel.provider != REFERENCE]
+    rejected = [(name, reason) for name, reason in own if reason is not None]
     if found.provider == REFERENCE:
-        return f"every kernel of the backend was rejected: {unfit}" if own else "the backend has no kernel for it"
-    fit = _named([kernel.name for kernel, reason in own if reason is None], ", ")
-    if not own:
-        return "the backend's only kernel for it, preferred to the reference"
-    if not fit:
-        return f"the only kernel of the backend that fits; rejected: {unfit}"
-    return f"registered before {fit}, which would fit too" + (f"; rejected: {unfit}" if unfit else "")
-
-
-def _named(texts: Sequence[str], separator: str) -> str:
-    """The first two, and how many more there are."""
-    more = len(texts) - NAMED_MAX
-    return separator.join(texts[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
-
-
-def _shortened(reason: str) -> str:
-    return reason if len(reason) <= REASON_MAX else reason[: REASON_MAX - 3].rstrip(" ,") + "..."
+        return why_fallback(rejected)
+    return why_own([name for name, reason in own if reason is None], rejected)
 
 
 __all__ = [
