@@ -14,9 +14,8 @@ def why_own(fit: Sequence[str], rejected: Rejected) -> str:
     """Why a backend's kernel runs, among others of the backend that fit too and others that don't."""
     unfit = _with_reasons(rejected)
     if fit:
-        return f"registered before {_named(fit, ', ', ' and ')}, which would fit too" + (
-            f"; rejected: {unfit}" if unfit else ""
-        )
+        names = _named(fit, ", ", " and ")
+        return f"registered before {names}, which would fit too" + (f"; rejected: {unfit}" if unfit else "")
     if unfit:
         return f"the only kernel of the backend that fits; rejected: {unfit}"
     return "the backend's only kernel for it, preferred to the reference"

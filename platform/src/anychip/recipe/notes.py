@@ -11,17 +11,9 @@ def notes_on(loaded: LoadedRecipe) -> tuple[str, ...]:
     """Names that may be misspelt or may be a backend's own, each with its place; planning decides."""
     key, policies = "fusion.policies", loaded.recipe.fusion.policies
     unknown = [name for name in policies if name not in POLICIES] if policies != "auto" else []
-    return tuple(
-        str(
-            Problem(
-                loaded.origins[key],
-                key,
-                f"{name} is not a built-in fusion, so only a backend that brings it can plan this."
-                f"{did_you_mean(name, POLICIES)}",
-            )
-        )
-        for name in unknown
-    )
+    what = "is not a built-in fusion, so only a backend that brings it can plan this."
+    problems = [Problem(loaded.origins[key], key, f"{name} {what}{did_you_mean(name, POLICIES)}") for name in unknown]
+    return tuple(map(str, problems))
 
 
 __all__ = ["notes_on"]
