@@ -239,11 +239,12 @@ def test_the_choices_of_all_prompts_together_are_limited():
     refused(ASKER.complete(["a"] * 100, n=11), "n")
 
 
-def test_tiny_temperatures_are_greedy():
+def test_the_engine_alone_says_which_temperatures_are_greedy():
     asker = Asker()
     for temperature in (0, 1e-9, 1e-4):
         asker.complete(temperature=temperature)
-    assert [request.params.temperature for request in asker.core.added] == [0, 0, 0]
+    assert [request.params.temperature for request in asker.core.added] == [0, 1e-9, 1e-4]
+    assert [request.params.is_plain for request in asker.core.added] == [True, True, False]
 
 
 def test_the_models_own_sampling_applies_where_a_request_is_silent():

@@ -10,8 +10,6 @@ from anychip.server.openai.protocol import SamplingBody
 from anychip.server.settings import ServerSettings
 from anychip_sdk.errors import RequestInvalid
 
-#: Lower temperatures would overflow in half precision and differ from greedy only by chance.
-GREEDY_BELOW = 1e-3
 MAX_LOGIT_BIAS = 100.0
 
 
@@ -32,9 +30,8 @@ def sampling_params(
         raise RequestInvalid(
             f"min_tokens: {body.min_tokens} is more than the {limit} tokens allowed", param="min_tokens"
         )
-    temperature = _default(body.temperature, "temperature", 1.0, settings)
     return SamplingParams(
-        temperature=0.0 if temperature < GREEDY_BELOW else temperature,
+        temperature=_default(body.temperature, "temperature", 1.0, settings),
         top_p=_default(body.top_p, "top_p", 1.0, settings),
         top_k=max(0, min(int(_default(body.top_k, "top_k", 0, settings)), settings.vocab_size)),
         min_p=_default(body.min_p, "min_p", 0.0, settings),
