@@ -9,7 +9,7 @@ import sys
 import msgspec
 import pytest
 
-from anychip.deploy.state import ProcessId, Revision, ServiceState, Store, home, read_revision
+from anychip.deploy.state import ProcessId, Revision, ServiceState, Store, read_revision
 from anychip_sdk.errors import IntegrityFailed, StateLocked
 
 
@@ -108,11 +108,6 @@ def test_a_lock_is_free_after_an_error(store):
         raise ZeroDivisionError
     with store.lock("svc"):
         pass
-
-
-def test_home_is_the_variable_or_the_users_folder(tmp_path):
-    assert home({"ANYCHIP_HOME": str(tmp_path)}) == tmp_path
-    assert home({}).name == "anychip"
 
 
 def test_states_hold_no_field_for_a_secret():

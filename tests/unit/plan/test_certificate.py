@@ -10,8 +10,8 @@ from anychip.plan.make import make_plan
 from anychip_sdk.conformance.cases import suite_digest, suite_version
 from anychip_sdk.conformance.certify.certificate import Certificate, seal, to_json
 from anychip_sdk.conformance.results import Identity
-from anychip_sdk.conformance.run.target import installed_digest
 from anychip_sdk.errors import ConformanceFailed
+from anychip_sdk.installed import installed_digest
 from support.engines import make_recipe
 from support.tiny_models import make_tiny
 

@@ -8,8 +8,8 @@ import pytest
 from anychip.plan.explain import as_json, as_text
 from anychip.plan.plan import HeldCertificate
 from anychip.plan.resolve import resolve
-from anychip_sdk.conformance.claims import PROFILES
 from anychip_sdk.errors import ConformanceFailed
+from anychip_sdk.profiles import PROFILES
 from support.engines import make_recipe
 from support.plans import facts, stub_backend, tiny_config
 

@@ -53,7 +53,8 @@ def apply(
     """
     from anychip.deploy.apply import ApplyOptions
     from anychip.deploy.apply import apply as run
-    from anychip.deploy.state import Store, home
+    from anychip.deploy.state import Store
+    from anychip_sdk.home import home
 
     store = Store(home())
     reporter = Bar()
@@ -165,7 +166,8 @@ def _attend(applied: Applied, output: Output) -> int:
     """Show the log until the service ends; Ctrl-C ends it, a second one at once. Returns the exit code."""
     from anychip.deploy.logs import follow
     from anychip.deploy.services import finish
-    from anychip.deploy.state import Store, home
+    from anychip.deploy.state import Store
+    from anychip_sdk.home import home
 
     started, name = applied.started, applied.state.name
     assert started is not None

@@ -79,7 +79,8 @@ def bench(
     from anychip.bench.sweep import Sweep
     from anychip.bench.target import Wanted, open_target
     from anychip.bench.wire import Api
-    from anychip.deploy.state import Store, home
+    from anychip.deploy.state import Store
+    from anychip_sdk.home import home
 
     if list_:
         _list(output)

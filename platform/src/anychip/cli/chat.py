@@ -32,7 +32,8 @@ def chat(
 ) -> None:
     """Chat with a service; what it thinks before it answers is shown dimmed."""
     from anychip.deploy.services import connect, pick, require_living
-    from anychip.deploy.state import Store, home
+    from anychip.deploy.state import Store
+    from anychip_sdk.home import home
 
     store = Store(home())
     state = require_living(store, pick(store, name))

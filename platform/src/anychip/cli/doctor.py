@@ -50,8 +50,9 @@ def _examine(recipe: str | None, backend: str | None, emulate: bool, sets: tuple
     from anychip.doctor.examine import examine_all, examine_backend, examine_recipe
 
     if recipe is not None:
-        from anychip.deploy.state import Store, home
+        from anychip.deploy.state import Store
         from anychip.recipe import load
+        from anychip_sdk.home import home
 
         sets = (*((f"backend.name={backend}",) if backend is not None else ()), *sets)
         loaded = load(recipe, sets=assignments(sets, emulate=emulate))

@@ -22,7 +22,8 @@ def down(
     """End a service: let running requests finish for a moment, then leave no process and no port behind."""
     from anychip.deploy.services import down as end
     from anychip.deploy.services import pick
-    from anychip.deploy.state import Store, home
+    from anychip.deploy.state import Store
+    from anychip_sdk.home import home
 
     if every and name is not None:
         raise UsageError("give a NAME or --all, not both")

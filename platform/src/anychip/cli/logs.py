@@ -19,7 +19,8 @@ def logs(
     """Show the log of a service, also of one that has ended."""
     from anychip.deploy import logs as reading
     from anychip.deploy.services import pick
-    from anychip.deploy.state import Store, home
+    from anychip.deploy.state import Store
+    from anychip_sdk.home import home
 
     store = Store(home())
     path = store.files(pick(store, name)).log

@@ -21,7 +21,8 @@ def status(
 ) -> None:
     """Show the state, uptime, endpoint and load of services."""
     from anychip.deploy.services import pick, status_of
-    from anychip.deploy.state import Store, home
+    from anychip.deploy.state import Store
+    from anychip_sdk.home import home
 
     store = Store(home())
     names = store.names() if name is None else (pick(store, name),)

@@ -25,7 +25,6 @@ import msgspec
 from anychip_sdk.errors import IntegrityFailed, StateLocked
 
 SCHEMA_VERSION = 1
-HOME_VARIABLE = "ANYCHIP_HOME"
 Status = Literal["loading", "running", "stopped", "failed"]
 T = TypeVar("T")
 
@@ -157,16 +156,6 @@ class Store:
             os.close(descriptor)
 
 
-def home(environ: Mapping[str, str] | None = None) -> Path:
-    """$ANYCHIP_HOME, or the user's folder for state."""
-    environ = os.environ if environ is None else environ
-    if environ.get(HOME_VARIABLE):
-        return Path(environ[HOME_VARIABLE]).expanduser().absolute()
-    import platformdirs
-
-    return Path(platformdirs.user_state_dir("anychip"))
-
-
 def read_revision(path: Path) -> Revision:
     """Raises IntegrityFailed where the file is damaged or of a newer anychip."""
     return _decode(path, Revision)
@@ -233,7 +222,6 @@ def _locked(name: str, path: Path) -> StateLocked:
 
 
 __all__ = [
-    "HOME_VARIABLE",
     "SCHEMA_VERSION",
     "Holder",
     "ProcessId",
@@ -242,7 +230,6 @@ __all__ = [
     "ServiceState",
     "Status",
     "Store",
-    "home",
     "read_revision",
     "write_recipe",
 ]

@@ -14,8 +14,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from anychip.deploy.state import home
 from anychip_sdk.finding import Finding
+from anychip_sdk.home import home
 
 OWN = ("anychip", "anychip-sdk")
 STATE_BYTES_MIN = 1 << 30  #: logs and revisions need little; what is below this is nearly full

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from anychip_sdk.backend import Backend
-from anychip_sdk.conformance.run.host import home
-from anychip_sdk.conformance.run.target import installed_digest
 from anychip_sdk.device import DeviceInfo
 from anychip_sdk.errors import IntegrityFailed
+from anychip_sdk.home import home
+from anychip_sdk.installed import installed_digest
 from anychip_sdk.speeds import KernelSpeed, Speeds
 
 SCHEMA_VERSION = 2

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from anychip.plan.plan import HeldCertificate
 from anychip_sdk.backend import Backend
-from anychip_sdk.conformance.claims import PROFILES
 from anychip_sdk.device import DeviceInfo
+from anychip_sdk.profiles import PROFILES
 
 if TYPE_CHECKING:
     from anychip_sdk.conformance.certify.store import Found

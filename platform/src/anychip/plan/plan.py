@@ -15,8 +15,8 @@ from anychip.graph.program import Pieces
 from anychip.models.config import ModelConfig
 from anychip.recipe.schema import Recipe
 from anychip.weights.load import Shard
-from anychip_sdk.conformance.claims import Profile
 from anychip_sdk.device import DeviceInfo
+from anychip_sdk.profiles import Profile
 from anychip_sdk.program import Program
 from anychip_sdk.registry import Rejection, Resolution
 

@@ -8,9 +8,9 @@ from packaging.version import InvalidVersion, Version
 from anychip.plan.plan import HeldCertificate
 from anychip.recipe.schema import Recipe
 from anychip_sdk.backend import Backend
-from anychip_sdk.conformance.claims import PROFILES, Profile
 from anychip_sdk.device import DeviceInfo
 from anychip_sdk.errors import ConformanceFailed, PreconditionFailed
+from anychip_sdk.profiles import PROFILES, Profile
 
 
 def check_requires(

@@ -24,6 +24,7 @@ from anychip.recipe.quantities import (
     Word,
 )
 from anychip_sdk.policies import POLICIES
+from anychip_sdk.profiles import Profile
 
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
 FusionPolicy = Annotated[Word, Field(examples=list(POLICIES))]
@@ -80,7 +81,7 @@ class Requires(Section):
     driver: Annotated[Specifier | None, Field(description="The versions of the device's driver that will do.")] = None
     plugin: Annotated[Specifier | None, Field(description="The versions of the backend's package that will do.")] = None
     conformance: Annotated[
-        Literal["bringup", "kernel", "serving-core", "serving-full"] | None,
+        Profile | None,
         Field(description="The conformance profile for which the backend must hold a certificate."),
     ] = None
 

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from anychip_sdk.conformance import command
-from anychip_sdk.conformance.claims import PROFILES
 from anychip_sdk.conformance.command import Answer
 from anychip_sdk.conformance.requirements import LEVELS
 from anychip_sdk.conformance.results import CaseResult
 from anychip_sdk.conformance.run.runner import Options
 from anychip_sdk.device import DeviceConfig
 from anychip_sdk.errors import AnychipError
+from anychip_sdk.profiles import PROFILES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,8 +16,8 @@ from pathlib import Path
 from anychip_sdk.conformance import checks
 from anychip_sdk.conformance.claims import Claims
 from anychip_sdk.conformance.requirements import REQUIREMENTS, TRACKS, Case, Level, Requirement, Track
-from anychip_sdk.conformance.run.target import check_modules
 from anychip_sdk.errors import PreconditionFailed
+from anychip_sdk.installed import check_modules
 from anychip_sdk.ops import CATALOGUE
 
 #: what decides a verdict besides the checks themselves

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Literal
 
-Profile = Literal["bringup", "kernel", "serving-core", "serving-full"]
-PROFILES: tuple[Profile, ...] = ("bringup", "kernel", "serving-core", "serving-full")
 #: what a manifest may claim, and what it means
 CAPABILITIES: Mapping[str, str] = {
     "async_streams": "streams run behind the host's back, and Device.delay keeps one busy",
@@ -72,4 +70,4 @@ class Claims:
         return self.capabilities.get(claim, False)
 
 
-__all__ = ["CAPABILITIES", "PROFILES", "Claims", "Profile", "Waiver"]
+__all__ = ["CAPABILITIES", "Claims", "Waiver"]

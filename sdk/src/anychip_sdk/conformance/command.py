@@ -12,7 +12,6 @@ from anychip_sdk.conformance.cases import load_checks
 from anychip_sdk.conformance.certify.store import keep, store_kill_score, stored_kill_score
 from anychip_sdk.conformance.certify.verdict import Verdict, verdict
 from anychip_sdk.conformance.certify.verify import verify
-from anychip_sdk.conformance.claims import Profile
 from anychip_sdk.conformance.profiles import SCOPES
 from anychip_sdk.conformance.report.diff import difference
 from anychip_sdk.conformance.report.report import finish, rewrite
@@ -21,6 +20,7 @@ from anychip_sdk.conformance.results import Results, load_results
 from anychip_sdk.conformance.run.runner import Listener, Options, run
 from anychip_sdk.conformance.run.target import find_target
 from anychip_sdk.errors import ConformanceFailed, Inconclusive, Regression, UsageError
+from anychip_sdk.profiles import Profile
 
 FAILURES_SHOWN = 20
 

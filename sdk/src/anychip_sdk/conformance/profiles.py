@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anychip_sdk.conformance.claims import PROFILES, Claims, Profile
+from anychip_sdk.conformance.claims import Claims
 from anychip_sdk.conformance.requirements import TRACKS, Track
+from anychip_sdk.profiles import PROFILES, Profile
 
 #: what a decoder of today's shape runs on, before any fusion
 CORE_OPS = ("add", "embedding", "kv_write", "linear", "lm_head", "paged_attention", "rms_norm", "rope", "silu_mul")

@@ -10,9 +10,10 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from anychip_sdk.conformance.claims import PROFILES, Claims, Profile, Waiver
+from anychip_sdk.conformance.claims import Claims, Waiver
 from anychip_sdk.conformance.requirements import LEVELS, Force, Level
 from anychip_sdk.errors import IntegrityFailed
+from anychip_sdk.profiles import PROFILES, Profile
 
 SCHEMA_VERSION = 1
 FILE = "results.json"

@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from anychip_sdk.conformance.cases import load_checks
-from anychip_sdk.conformance.claims import CAPABILITIES, PROFILES
+from anychip_sdk.conformance.claims import CAPABILITIES
 from anychip_sdk.conformance.manifest import ManifestInvalid, find_manifest, load_claims, read_claims
 from anychip_sdk.conformance.profiles import covers, missing_claims
 from anychip_sdk.conformance.requirements import REQUIREMENTS
 from anychip_sdk.conformance.run.target import find_target
 from anychip_sdk.errors import BackendNotFound, PreconditionFailed
+from anychip_sdk.profiles import PROFILES
 
 GOOD = """\
 api: 1

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anychip_sdk.conformance.certify.verdict import Verdict, verdict
-from anychip_sdk.conformance.claims import Profile
 from anychip_sdk.conformance.requirements import Level
 from anychip_sdk.conformance.results import FILE as RESULTS
 from anychip_sdk.conformance.results import Identity, Results
 from anychip_sdk.conformance.run.host import now
 from anychip_sdk.errors import IntegrityFailed, UsageError
+from anychip_sdk.profiles import Profile
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey

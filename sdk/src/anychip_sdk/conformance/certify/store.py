@@ -14,11 +14,11 @@ from packaging.version import Version
 
 from anychip_sdk.conformance.cases import suite_digest, suite_version
 from anychip_sdk.conformance.certify.certificate import FILE, Certificate, KillScore, load_certificate, seal_problems
-from anychip_sdk.conformance.claims import PROFILES
 from anychip_sdk.conformance.results import FILE as RESULTS
-from anychip_sdk.conformance.run.host import home
-from anychip_sdk.conformance.run.target import installed_digest, installed_modules
 from anychip_sdk.errors import IntegrityFailed
+from anychip_sdk.home import home
+from anychip_sdk.installed import installed_digest, installed_modules
+from anychip_sdk.profiles import PROFILES
 
 
 @dataclass(frozen=True)

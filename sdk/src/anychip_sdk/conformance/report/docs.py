@@ -9,11 +9,12 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from anychip_sdk.conformance.cases import load_checks
-from anychip_sdk.conformance.claims import CAPABILITIES, PROFILES
+from anychip_sdk.conformance.claims import CAPABILITIES
 from anychip_sdk.conformance.coverage import EXEMPT, covered
 from anychip_sdk.conformance.mutants import Mutant, load_mutants
 from anychip_sdk.conformance.profiles import SCOPES
 from anychip_sdk.conformance.requirements import REQUIREMENTS, TRACKS, Requirement
+from anychip_sdk.profiles import PROFILES
 
 TITLES = {
     "device": "Devices: finding, opening, side effects",

@@ -32,18 +32,6 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def home() -> Path:
-    """Where this machine keeps certificates: $ANYCHIP_HOME, or the user's folder for state."""
-    chosen = os.environ.get("ANYCHIP_HOME")
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    try:
-        import platformdirs
-    except ImportError:  # it comes with the platform; a vendor may have the SDK alone
-        return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "anychip"
-    return Path(platformdirs.user_state_dir("anychip"))
-
-
 def command() -> str:
     """How the suite is called here."""
     try:
@@ -62,4 +50,4 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-__all__ = ["command", "home", "host_facts", "now"]
+__all__ = ["command", "host_facts", "now"]

@@ -17,7 +17,7 @@ from typing import IO, Any
 from anychip_sdk.backend import Backend
 from anychip_sdk.conformance.cases import Planned, group_of, load_checks, plan_cases, suite_digest, suite_version
 from anychip_sdk.conformance.certify.verdict import judged
-from anychip_sdk.conformance.claims import Claims, Profile
+from anychip_sdk.conformance.claims import Claims
 from anychip_sdk.conformance.profiles import SCOPES
 from anychip_sdk.conformance.requirements import Level
 from anychip_sdk.conformance.results import CaseResult, Identity, Results, Suite, case_from_json, save
@@ -28,6 +28,7 @@ from anychip_sdk.conformance.run.target import Target
 from anychip_sdk.conformance.run.worker import StartFailed, Worker
 from anychip_sdk.device import DeviceConfig
 from anychip_sdk.errors import UsageError
+from anychip_sdk.profiles import Profile
 
 #: seconds that one case may take
 TIMEOUT_S = {"smoke": 120.0, "std": 300.0, "deep": 1800.0, "soak": 6 * 3600.0}

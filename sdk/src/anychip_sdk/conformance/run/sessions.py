@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from anychip_sdk.conformance.cases import Planned, group_of, plan_cases
-from anychip_sdk.conformance.claims import PROFILES, Waiver
+from anychip_sdk.conformance.claims import Waiver
 from anychip_sdk.conformance.profiles import SCOPES
 from anychip_sdk.conformance.requirements import LEVELS
 from anychip_sdk.conformance.run.child import Job
@@ -19,6 +19,7 @@ from anychip_sdk.conformance.run.target import Target, find_target
 from anychip_sdk.conformance.run.worker import Worker
 from anychip_sdk.device import DeviceConfig
 from anychip_sdk.errors import UsageError
+from anychip_sdk.profiles import PROFILES
 
 VARIABLES = {
     "BACKEND": "ANYCHIP_CONFORMANCE_BACKEND",

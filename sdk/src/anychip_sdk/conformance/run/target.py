@@ -1,25 +1,20 @@
-"""Find what is tested: an installed backend, a module's object, a shared object. Knows entry points; runs nothing."""
+"""Find what is tested: an installed backend, a module's object, a shared object. Runs nothing."""
 
 from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
-from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution, distributions, entry_points
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from anychip_sdk.backend import Backend, load_backend
 from anychip_sdk.conformance.claims import Claims
 from anychip_sdk.conformance.manifest import FILE, load_claims, read_claims
 from anychip_sdk.errors import BackendBroken, BackendNotFound, PreconditionFailed, UsageError
-
-GROUP = "anychip.backends"
-CHECKS_GROUP = "anychip.conformance"
-_UNHASHED = ("__pycache__", ".dist-info", ".egg-info")
-_OWN = "certificate.json"  #: lies in the package itself and can't hold its own digest
+from anychip_sdk.installed import declared, import_plugin, package_digest
 
 
 @dataclass(frozen=True)
@@ -34,7 +29,7 @@ class Loader:
 
     def __call__(self) -> Backend:
         try:
-            plugin = EntryPoint(self.name, self.module, GROUP).load()
+            plugin = import_plugin(self.name, self.module)
         except (Exception, SystemExit) as error:
             message = f"backend '{self.name}' ({self.distribution} {self.version}): importing {self.module}: {error!r}"
             raise BackendBroken(message) from error
@@ -95,7 +90,7 @@ def find_target(name: str, claims: Path | None = None, *, emulate: bool = False)
         return _library(Path(name), claims, emulate=emulate)
     entry = _installed(name) or (_object(name) if ":" in name else None)
     if entry is None:
-        names = sorted({one.name for one, _ in _declared()})
+        names = sorted({one.name for one, _ in declared()})
         near = difflib.get_close_matches(name, names, n=1)
         message = f"no backend '{name}' is installed; installed: {', '.join(names) or 'none'}."
         message += f" Did you mean '{near[0]}'?" if near else ""
@@ -107,7 +102,7 @@ def find_target(name: str, claims: Path | None = None, *, emulate: bool = False)
 
 
 def _installed(name: str) -> Loader | None:
-    found = [(entry, one) for entry, one in _declared() if entry.name == name]
+    found = [(entry, one) for entry, one in declared() if entry.name == name]
     if not found:
         return None
     titles = sorted({str(one.metadata["Name"]) for _, one in found})
@@ -150,87 +145,10 @@ def _library(path: Path, claims: Path | None, *, emulate: bool) -> Target:
     return Target(str(path), load, found, backend.distribution, backend.version, digest)
 
 
-def _declared() -> Iterator[tuple[EntryPoint, Distribution]]:
-    for one in distributions():
-        for entry in one.entry_points:
-            if entry.group == GROUP:
-                yield entry, one
-
-
-def installed_modules(title: str) -> tuple[str, ...]:
-    """The modules that a distribution's backends are in."""
-    try:
-        entries = distribution(title).entry_points
-    except PackageNotFoundError:
-        return ()
-    return tuple(entry.value.partition(":")[0] for entry in entries if entry.group == GROUP)
-
-
-def check_modules() -> tuple[str, ...]:
-    """The modules with further checks that installed packages offer, in the order of their names."""
-    found = entry_points(group=CHECKS_GROUP)
-    return tuple(entry.value.partition(":")[0] for entry in sorted(found, key=lambda entry: entry.name))
-
-
-def installed_digest(title: str, backend: str) -> str | None:
-    """The digest of an installed backend's files; None where that distribution doesn't offer it."""
-    try:
-        entries = distribution(title).entry_points
-    except PackageNotFoundError:
-        return None
-    for entry in entries:
-        if entry.group == GROUP and entry.name == backend:
-            return package_digest(entry.value.partition(":")[0], title)
-    return None
-
-
-def package_digest(module: str, title: str) -> str:
-    """SHA-256 over the names and contents of a backend's files, as they lie on this disk.
-
-    Those that the wheel's RECORD lists and those in the package's folder: equal for a wheel and for the folder that
-    it was built from, and different as soon as one installed file is touched.
-    """
-    files = dict(_package_files(module.partition(".")[0]))
-    try:
-        recorded = distribution(title).files or []
-    except PackageNotFoundError:
-        recorded = []
-    for file in recorded:
-        if not file.as_posix().startswith("..") and "/" in file.as_posix():
-            files.setdefault(file.as_posix(), Path(str(file.locate())))
-    total = hashlib.sha256()
-    for name in sorted(files):
-        if any(part in name for part in _UNHASHED) or name.endswith(_OWN) or not files[name].is_file():
-            continue
-        total.update(f"{name}\0{hashlib.sha256(files[name].read_bytes()).hexdigest()}\n".encode())
-    return total.hexdigest()
-
-
-def _package_files(top: str) -> Iterator[tuple[str, Path]]:
-    spec = find_spec(top)
-    if spec is None:
-        return
-    if not spec.submodule_search_locations:
-        if spec.origin is not None:
-            yield Path(spec.origin).name, Path(spec.origin)
-        return
-    for location in spec.submodule_search_locations:
-        root = Path(location)
-        for path in root.rglob("*"):
-            if path.is_file():
-                yield f"{top}/{path.relative_to(root).as_posix()}", path
-
-
 __all__ = [
-    "CHECKS_GROUP",
-    "GROUP",
     "LibraryLoader",
     "Loader",
     "Target",
-    "check_modules",
     "find_target",
-    "installed_digest",
-    "installed_modules",
-    "package_digest",
     "without_emulator",
 ]

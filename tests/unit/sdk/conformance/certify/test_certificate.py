@@ -11,8 +11,8 @@ from anychip_sdk.conformance.certify.certificate import KillScore, issue, load_c
 from anychip_sdk.conformance.certify.verdict import judged, verdict
 from anychip_sdk.conformance.certify.verify import verify
 from anychip_sdk.conformance.results import load_results, save
-from anychip_sdk.conformance.run.target import installed_digest
 from anychip_sdk.errors import IntegrityFailed, UsageError
+from anychip_sdk.installed import installed_digest
 from support.command_line import write_keys
 from support.conformance_runs import case, made_up, waiver
 
