@@ -38,6 +38,13 @@ def named(name: str) -> str:
     return vendor.changed('name="acme"', f'name="{name}"')
 
 
+def host(name: str = "cpu") -> str:
+    """A backend whose device every machine has."""
+    source = named(name)
+    assert source.count(f'name="{name}", ') == 1
+    return source.replace(f'name="{name}", ', f'name="{name}", on_every_machine=True, ')
+
+
 def test_the_example_is_under_sixty_lines():
     assert len(vendor.example().splitlines()) < 60
 
@@ -160,21 +167,21 @@ def test_an_allow_list_with_a_missing_name_is_an_error(site, monkeypatch):
 
 def test_auto_prefers_a_present_chip_to_the_host(site):
     vendor.install(site)
-    vendor.install(site, named("cpu"), name="cpu", module="cpu_chip", distribution="anychip-cpu")
+    vendor.install(site, host(), name="cpu", module="cpu_chip", distribution="anychip-cpu")
     choice = backends.choose("auto")
     assert (choice.backend.name, choice.reason) == ("acme", "auto: its device acme:0 is present")
 
 
 def test_auto_falls_back_to_the_host_and_says_why(site):
     vendor.install(site, absent())
-    vendor.install(site, named("cpu"), name="cpu", module="cpu_chip", distribution="anychip-cpu")
+    vendor.install(site, host(), name="cpu", module="cpu_chip", distribution="anychip-cpu")
     choice = backends.choose("auto")
     assert (choice.backend.name, choice.reason) == ("cpu", "auto: no device of acme is present")
 
 
 def test_auto_leaves_a_broken_backend_out_with_a_warning(site, caplog):
     vendor.install(site, vendor.raising_import())
-    vendor.install(site, named("cpu"), name="cpu", module="cpu_chip", distribution="anychip-cpu")
+    vendor.install(site, host(), name="cpu", module="cpu_chip", distribution="anychip-cpu")
     with caplog.at_level(logging.WARNING, logger="anychip.backends"):
         assert backends.choose("auto").backend.name == "cpu"
     assert "backend 'acme' (acme-anychip 0.1.0) is left out" in caplog.text
@@ -186,6 +193,24 @@ def test_auto_refuses_to_order_two_present_chips(site):
     vendor.install(site, named("bolt"), name="bolt", module="bolt_chip", distribution="bolt-anychip")
     with pytest.raises(PreconditionFailed, match=r"several backends have a device: 'acme' .* 'bolt'"):
         backends.choose("auto")
+
+
+def test_auto_goes_by_what_a_backend_says_of_itself_not_by_its_name(site):
+    vendor.install(site, named("cpu"), name="cpu", module="cpu_chip", distribution="anychip-cpu")
+    vendor.install(site, host("bolt"), name="bolt", module="bolt_chip", distribution="bolt-anychip")
+    choice = backends.choose("auto")
+    assert (choice.backend.name, choice.reason) == ("cpu", "auto: its device acme:0 is present")
+
+
+def test_auto_refuses_to_order_two_that_every_machine_has(site):
+    vendor.install(site, host(), name="cpu", module="cpu_chip", distribution="anychip-cpu")
+    vendor.install(site, host("bolt"), name="bolt", module="bolt_chip", distribution="bolt-anychip")
+    with pytest.raises(PreconditionFailed, match=r"several backends have a device: 'bolt' .* 'cpu'"):
+        backends.choose("auto")
+
+
+def test_the_backend_that_comes_with_the_platform_is_one_that_every_machine_has():
+    assert backends.load("cpu").info.on_every_machine
 
 
 def test_auto_without_any_device_gives_each_reason(site):

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 GROUP = "anychip.backends"
 ALLOW_VARIABLE = "ANYCHIP_PLUGINS"
 NATIVE = "native"  #: the name under which a recipe loads a shared object
-EMBEDDED = "cpu"  #: comes with anychip and runs anywhere, so `auto` takes it only when nothing else is present
 
 log = logging.getLogger(__name__)
 
@@ -131,8 +130,8 @@ def probe_emulator(name: str) -> Probed:
 def choose(name: str, plugin_path: str | None = None, *, emulate: bool = False) -> Choice:
     """The backend that a recipe asks for; "auto" takes the one whose device is present, "native" a shared object.
 
-    The embedded backend is taken only when no other has a device. Two others with a device are an error, because no
-    order between them would be right for everybody. "auto" never picks an emulator.
+    A backend that has a device on every machine is taken only where no other has one. Beyond that two backends with a
+    device are an error, because no order between them would be right for everybody. "auto" never picks an emulator.
 
     Raises:
         PreconditionFailed: the family that `load` raises; no device at all, or several to choose from.
@@ -146,12 +145,12 @@ def choose(name: str, plugin_path: str | None = None, *, emulate: bool = False) 
         if one.error is not None:
             log.warning("backend '%s' (%s) is left out: %s", one.installed.name, one.installed, one.error)
     present = [one for one in probed if one.devices]
-    others = [one for one in present if one.installed.name != EMBEDDED]
-    if len(others) > 1:
-        names = ", ".join(f"'{one.installed.name}' ({one.installed}: {one.devices[0].product})" for one in others)
+    found = [one for one in present if not _is_on_every_machine(one)] or present
+    if len(found) > 1:
+        names = ", ".join(f"'{one.installed.name}' ({one.installed}: {one.devices[0].product})" for one in found)
         message = f"backend.name is auto and several backends have a device: {names}"
         raise PreconditionFailed(message, hint="name one of them in backend.name")
-    for one in others or present:
+    for one in found:
         if one.backend is not None:
             return Choice(one.backend, _why(one, probed))
     raise _none_present(probed)
@@ -222,11 +221,16 @@ def _none_present(probed: Sequence[Probed]) -> DeviceAbsent:
         why = "broken" if one.error is not None else absence or "no device present"
         reasons.append(f"{one.installed.name}: {why}")
     message = f"backend.name is auto and no backend has a device ({'; '.join(reasons) or 'none is installed'})"
-    return DeviceAbsent(message, hint=f"pip install anychip-{EMBEDDED} to run on the host's processor")
+    hint = f"install the backend of a device that is here; one that {ALLOW_VARIABLE} leaves out is not seen"
+    return DeviceAbsent(message, hint=hint)
+
+
+def _is_on_every_machine(one: Probed) -> bool:
+    return one.backend is not None and one.backend.info.on_every_machine
 
 
 def _why(chosen: Probed, probed: Sequence[Probed]) -> str:
-    if chosen.installed.name != EMBEDDED:
+    if not _is_on_every_machine(chosen):
         return f"auto: its device {chosen.devices[0].name} is present"
     absent = ", ".join(one.installed.name for one in probed if one is not chosen)
     return "auto: no other backend is installed" if not absent else f"auto: no device of {absent} is present"
@@ -274,7 +278,6 @@ def _broken(one: InstalledBackend, what: str, error: BaseException) -> BackendBr
 
 __all__ = [
     "ALLOW_VARIABLE",
-    "EMBEDDED",
     "GROUP",
     "NATIVE",
     "Choice",

@@ -28,6 +28,7 @@ class BackendInfo:
         default_factory=dict
     )  #: the worker starts with these, where the user set none
     absence: str = ""  #: what a probe that found no device says: why, and what to install
+    on_every_machine: bool = False  #: its device is the host itself: `auto` takes it only where no other is
 
 
 __all__ = ["BackendInfo", "Requirements"]

@@ -30,6 +30,7 @@ def anychip_backend() -> BackendInfo:
         api=">=1.0,<2",
         requirements=Requirements(torch=">=2.5"),
         environment=ENVIRONMENT,
+        on_every_machine=True,
     )
 
 
