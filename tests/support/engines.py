@@ -13,10 +13,8 @@ import torch
 from anychip.engine.core import EngineCore
 from anychip.engine.loader import LoadedModel, load_model
 from anychip.engine.request import GenerateRequest, SamplingParams, TokenEvent
-from anychip.plan.make import Prepared, facts_of, prepare
-from anychip.plan.resolve import resolve
+from anychip.plan.make import Prepared, prepare, prepare_with
 from anychip.recipe.schema import Recipe
-from anychip.weights.checkpoint import open_checkpoint
 from anychip_sdk.backend import Backend
 from anychip_sdk.testing import chunk_step
 
@@ -44,13 +42,7 @@ def quiet(*_: object) -> None:
 
 def prepare_on(recipe: Recipe, backend: Backend) -> Prepared:
     """What `prepare` returns, on a backend that is not installed."""
-    checkpoint = open_checkpoint(recipe.model.source)
-    try:
-        plan = resolve(recipe, facts_of(checkpoint), backend, backend.find_device(None), "chosen by the test")
-    except BaseException:
-        checkpoint.close()
-        raise
-    return Prepared(plan, backend, checkpoint)
+    return prepare_with(recipe, backend, backend.find_device(None))
 
 
 @contextmanager

@@ -196,17 +196,20 @@ class GoldenCase:
     options: Mapping[str, Any] = field(default_factory=dict)
     supports_thinking: bool = True
 
+    def said(self) -> Recipe:
+        """The recipe as it is shipped."""
+        return load(ROOT / "recipes" / f"{self.recipe}.yaml", env={}).recipe
+
     def plan(self) -> Plan:
-        recipe = load(ROOT / "recipes" / f"{self.recipe}.yaml", env={}).recipe
         config = config_of(self.raw_config)
         backend = stub_backend(self.backend, **self.options)
-        return plan_of(recipe, config, backend, path=self.path, supports_thinking=self.supports_thinking)
+        return plan_of(self.said(), config, backend, path=self.path, supports_thinking=self.supports_thinking)
 
     def files(self) -> dict[Path, str]:
         """What `tests/golden/plans` holds for it; nobody measured its device."""
         plan, stem = self.plan(), self.recipe.replace("/", "-")
         config, backend = config_of(self.raw_config), stub_backend(self.backend, **self.options)
-        cost = price(plan, facts(config), backend, Known(None, "nobody measured it"))
+        cost = price(self.said(), plan, facts(config), backend, Known(None, "nobody measured it"))
         data = json.dumps(as_json(plan, costs_json(plan, cost)), indent=1, ensure_ascii=False)
         return {
             GOLDEN / f"{stem}.txt": as_text(plan, costs_text(plan, cost)) + "\n",

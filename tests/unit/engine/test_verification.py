@@ -134,7 +134,9 @@ def test_a_wrong_kernel_is_left_out_with_a_warning_otherwise(tiny, policy, kerne
     recipe = make_recipe(tiny, fusion={"policies": asked(policy), "on_missing": "warn"})
     with capture_logs() as logs, loaded(recipe, backend_with(**{policy: kernel})) as model:
         assert f"fusion {policy}: refused: its outputs differ from the unfused graph's" in model.plan.warnings
-        assert policy not in [one.policy for one in model.plan.fusions]
+        (decision,) = [one for one in model.plan.fusions if one.policy == policy]
+        reason = "its outputs differ from the unfused graph's"
+        assert (decision.applied, decision.refused, decision.reason) == (0, True, reason)
         assert {one.policy for one in model.plan.fusions if one.applied} == set(asked(policy)) - {policy}
         found = logits_of(model, ids)
     torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-4)

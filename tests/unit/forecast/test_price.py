@@ -19,7 +19,7 @@ SHEET = Speeds("a data sheet", others=RATES, step_s=1e-4, request_s=1e-6)
 CONFIG = tiny_config(num_hidden_layers=7, max_position_embeddings=8192)
 
 
-def planned(policies="auto"):
+def recipe_of(policies):
     recipe = {
         "version": 1,
         "name": "m",
@@ -27,12 +27,16 @@ def planned(policies="auto"):
         "backend": {"name": "stub"},
         "fusion": {"policies": policies},
     }
-    return plan_of(Recipe.model_validate(recipe), CONFIG, stub_backend())
+    return Recipe.model_validate(recipe)
+
+
+def planned(policies="auto"):
+    return plan_of(recipe_of(policies), CONFIG, stub_backend())
 
 
 def priced(known=Known(SHEET), policies="auto"):
     plan = planned(policies)
-    return plan, price(plan, facts(CONFIG), stub_backend(), known)
+    return plan, price(recipe_of(policies), plan, facts(CONFIG), stub_backend(), known)
 
 
 def test_costs_without_fusions_are_those_of_the_whole_model_planned_without_them():

@@ -49,7 +49,7 @@ def _text(prepared: Prepared, after: Step) -> str:
     from anychip.graph.ir import as_text
     from anychip.graph.trace import trace
     from anychip.models.registry import build_model
-    from anychip.plan.resolve import make_binding, unfolded
+    from anychip.plan.resolve import unfolded
 
     plan, config = prepared.plan, prepared.plan.model.config
     if after is Step.trace:
@@ -62,13 +62,9 @@ def _text(prepared: Prepared, after: Step) -> str:
         return str(plan.program)
     if after is Step.quantize:
         return as_text(plan.graph)
-    scheduler = plan.scheduler
-    binding = make_binding(
-        plan.recipe, config, prepared.backend, plan.model.dtype.value, scheduler.kv_dtype, scheduler.page_size.value
-    )
-    graph = unfolded(config, binding)
+    graph = unfolded(config, plan.binding)
     if after is Step.fold:
-        fold(graph, binding, [one.policy for one in plan.fusions if one.applied], prepared.backend.fusions)
+        fold(graph, plan.binding, [one.policy for one in plan.fusions if one.applied], prepared.backend.fusions)
     return as_text(graph)
 
 

@@ -36,7 +36,7 @@ class EngineCore:
     def __init__(self, model: LoadedModel) -> None:
         self.plan = model.plan
         self._model = model
-        self._pace = Pace(model.plan.recipe.slo.tpot_p95, model.plan.scheduler.chunked_prefill_size.value)
+        self._pace = Pace(model.plan.scheduler.tpot_p95_s, model.plan.scheduler.chunked_prefill_size.value)
         self._scheduler = self._new_scheduler()
         where = model.device.torch_device
         self._inputs = InputBuilder(model.plan.scheduler.page_size.value, where, model.plan.graph.groups)
@@ -118,7 +118,7 @@ class EngineCore:
         """
         self._warm_up(32, 0.0)
         self._warm_up(32, 1.0)
-        if self.plan.recipe.slo.tpot_p95 is not None:
+        if self.plan.scheduler.tpot_p95_s is not None:
             self._warm_up(MEASURED_TOKENS, 0.0)
         self._scheduler = self._new_scheduler()  # its counters start at 0
         self._laps = Laps(STEP_PARTS)

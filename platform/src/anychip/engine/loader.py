@@ -19,9 +19,8 @@ from anychip.engine.verification import refused_fusions
 from anychip.graph.codegen import Compiled, Forward, Generated, generate
 from anychip.graph.ir import WeightSpec
 from anychip.graph.program import WeightUse, weight_uses
-from anychip.plan.make import Prepared, facts_of
+from anychip.plan.make import Prepared
 from anychip.plan.plan import Plan
-from anychip.plan.resolve import resolve
 from anychip.weights.checkpoint import Checkpoint
 from anychip.weights.load import Parameter, check_complete, load, load_quantized, total_bytes
 from anychip_sdk.backend import Backend
@@ -120,18 +119,16 @@ def _log_errors(errors: Mapping[str, float]) -> None:
 def _verified_plan(prepared: Prepared, device: Device) -> Plan:
     """The plan without the fusions whose outputs differ from the unfused graph's."""
     plan = prepared.plan
-    if not plan.recipe.fusion.verify:
+    if not plan.verification.enabled:
         return plan
     refused = refused_fusions(plan, prepared.backend, device)
     if not refused:
         return plan
     message = "; ".join(refused.values())
-    if plan.recipe.fusion.on_missing == "error":
+    if plan.verification.refusal_is_error:
         raise FusionRefused(message, hint="remove it from fusion.policies, and tell the backend's maker")
     log.warning("fusions refused", reason=message)
-    facts, backend = facts_of(prepared.checkpoint), prepared.backend
-    held = plan.backend
-    return resolve(plan.recipe, facts, backend, held.device, held.reason, frozenset(refused), held.certificate)
+    return prepared.without(frozenset(refused))
 
 
 def make_pool(plan: Plan, backend: Backend, device: Device) -> KVPool:
@@ -148,7 +145,7 @@ def make_pool(plan: Plan, backend: Backend, device: Device) -> KVPool:
 
 
 def _device_config(plan: Plan) -> DeviceConfig:
-    return DeviceConfig(emulate=plan.recipe.backend.emulate, threads=plan.recipe.backend.threads)
+    return DeviceConfig(emulate=plan.backend.emulated, threads=plan.backend.threads)
 
 
 def step_limits(plan: Plan, device: Device) -> StepLimits:

@@ -11,7 +11,7 @@ from anychip.graph.fold import fold
 from anychip.graph.ir import ModelGraph
 from anychip.graph.verify import Verdict, Verifier, small_pool
 from anychip.plan.plan import Plan
-from anychip.plan.resolve import make_binding, unfolded
+from anychip.plan.resolve import unfolded
 from anychip_sdk.backend import Backend
 from anychip_sdk.device import Device
 from anychip_sdk.hooks import PreparedWeight
@@ -53,8 +53,8 @@ class _Check:
         self._plan, self._backend, self._device = plan, backend, device
         vocab = min(VOCAB, plan.model.config.vocab_size)
         self._config = config = plan.model.config.with_layers(1, vocab)
-        dtype, scheduler = plan.model.dtype.value, plan.scheduler
-        self._binding = make_binding(plan.recipe, config, backend, dtype, scheduler.kv_dtype, scheduler.page_size.value)
+        dtype = plan.model.dtype.value
+        self._binding = replace(plan.binding, facts={**plan.binding.facts, "vocab": vocab})
         self._verifier = Verifier(
             unfolded(config, self._binding),
             self._truth(),

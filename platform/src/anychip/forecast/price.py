@@ -40,28 +40,31 @@ def make_priced(recipe: Recipe) -> tuple[Plan, Price]:
     plan, backend = prepared.plan, prepared.backend
     try:
         subject = Subject(backend, plan.backend.device, recipe.backend.threads, recipe.backend.plugin_path)
-        return plan, price(plan, facts_of(prepared.checkpoint), backend, find_speeds(subject))
+        return plan, price(recipe, plan, facts_of(prepared.checkpoint), backend, find_speeds(subject))
     finally:
         prepared.checkpoint.close()
 
 
-def price(plan: Plan, checkpoint: CheckpointFacts, backend: Backend, known: Known) -> Price:
-    """Pure; plans the model anew, with few layers, for each applied fusion."""
-    wanted = wanted_policies(plan.recipe, backend)
+def price(recipe: Recipe, plan: Plan, checkpoint: CheckpointFacts, backend: Backend, known: Known) -> Price:
+    """Pure; plans the recipe anew, with few layers of the model, for each applied fusion."""
+    wanted = wanted_policies(recipe, backend)
     applied = [one.policy for one in plan.fusions if one.applied]
 
     def costs(policies: Sequence[str]) -> Costs:
-        return _costs(plan, checkpoint, backend, policies)
+        return _costs(_with_fusions(recipe, policies), plan, checkpoint, backend)
 
     without = {policy: costs([one for one in wanted if one != policy]) for policy in applied}
     return Price(costs_of(plan), known, without, costs(()) if applied else None)
 
 
-def _costs(plan: Plan, checkpoint: CheckpointFacts, backend: Backend, policies: Sequence[str]) -> Costs:
-    """Of the whole model under other policies, from models of few layers."""
+def _with_fusions(recipe: Recipe, policies: Sequence[str]) -> Recipe:
+    fusion = recipe.fusion.model_copy(update={"policies": list(policies), "on_missing": "ignore"})
+    return recipe.model_copy(update={"fusion": fusion})
+
+
+def _costs(recipe: Recipe, plan: Plan, checkpoint: CheckpointFacts, backend: Backend) -> Costs:
+    """Of the whole model under another recipe on the plan's device, from models of few layers."""
     config = checkpoint.config
-    fusion = plan.recipe.fusion.model_copy(update={"policies": list(policies), "on_missing": "ignore"})
-    recipe = plan.recipe.model_copy(update={"fusion": fusion})
 
     def of(layers: int) -> Costs:
         facts = replace(checkpoint, config=config.with_layers(layers, config.vocab_size))

@@ -26,9 +26,9 @@ def as_json(plan: Plan, costs: Mapping[str, object] | None = None) -> dict[str, 
     heads: dict[str, object] = {name: facts[name] for name in ("heads", "kv_heads", "head_dim") if name in facts}
     return {
         "schema_version": SCHEMA_VERSION,
-        "name": plan.recipe.name,
+        "name": plan.name,
         "model": {
-            "source": plan.recipe.model.source,
+            "source": plan.model.source,
             "path": str(plan.model.path),
             "format": plan.model.format,
             "architecture": config.architecture,
@@ -188,7 +188,7 @@ def _head(plan: Plan) -> list[str]:
     device, model, config = plan.backend.device, plan.model, plan.model.config
     emulated = f"  {EMULATED}" if plan.backend.emulated else ""
     return [
-        f"service    {plan.recipe.name}, served as {model.served_name}",
+        f"service    {plan.name}, served as {model.served_name}",
         f"model      {model.path} ({model.format}), {config.architecture}, {config.num_layers} layers",
         f"dtype      {dtype_name(model.dtype.value)} ({model.dtype.reason})",
         *_quantization(model.quantization),
@@ -244,7 +244,7 @@ def _slots(memory: MemoryPlan) -> list[str]:
 def _scheduler(plan: Plan) -> list[str]:
     scheduler = plan.scheduler
     running, page, chunk = scheduler.max_running_requests, scheduler.page_size, scheduler.chunked_prefill_size
-    tpot_s = plan.recipe.slo.tpot_p95
+    tpot_s = scheduler.tpot_p95_s
     pace = "" if tpot_s is None else f"; beside decodes as many as slo.tpot_p95 of {1e3 * tpot_s:g} ms leaves time for"
     return [
         f"max running requests  {running.value} ({running.reason})",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from anychip import backends
@@ -19,11 +20,17 @@ from anychip_sdk.errors import AnychipError, PreconditionFailed
 
 @dataclass(frozen=True)
 class Prepared:
-    """A plan with the two open things that an engine needs beside it."""
+    """A plan with what an engine needs beside it.
+
+    Attributes:
+        checkpoint: open.
+        without: plans again, without some fusion policies: those that verification refused.
+    """
 
     plan: Plan
     backend: Backend
     checkpoint: Checkpoint
+    without: Callable[[frozenset[str]], Plan]
 
 
 def make_plan(recipe: Recipe, *, in_use: bool = False) -> Plan:
@@ -79,11 +86,16 @@ def _resolved(
     certificate: HeldCertificate | None = None,
 ) -> Prepared:
     try:
-        plan = resolve(recipe, facts_of(checkpoint), backend, device, reason, certificate=certificate)
+        facts = facts_of(checkpoint)
+
+        def without(policies: frozenset[str]) -> Plan:
+            return resolve(recipe, facts, backend, device, reason, policies, certificate)
+
+        plan = without(frozenset())
     except BaseException:
         checkpoint.close()
         raise
-    return Prepared(plan, backend, checkpoint)
+    return Prepared(plan, backend, checkpoint, without)
 
 
 def facts_of(checkpoint: Checkpoint) -> CheckpointFacts:

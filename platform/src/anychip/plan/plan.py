@@ -12,8 +12,8 @@ import torch
 from anychip.graph.fold import FusionDecision
 from anychip.graph.ir import ModelGraph, WeightSpec
 from anychip.graph.program import Pieces
+from anychip.graph.replace import Binding
 from anychip.models.config import ModelConfig
-from anychip.recipe.schema import Recipe
 from anychip.weights.load import Shard
 from anychip_sdk.device import DeviceInfo
 from anychip_sdk.profiles import Profile
@@ -55,11 +55,13 @@ class BackendPlan:
     device: DeviceInfo
     emulated: bool
     environment: Mapping[str, str]  #: variables that the worker starts with, where the user set none
+    threads: int | None  #: host threads that kernels run on; None: the backend's choice
     certificate: HeldCertificate | None = None
 
 
 @dataclass(frozen=True)
 class ModelPlan:
+    source: str  #: as the recipe names it
     path: Path
     format: str
     config: ModelConfig
@@ -120,6 +122,15 @@ class SchedulerPlan:
     page_size: Decision[int]
     kv_dtype: torch.dtype
     kv_tokens: int
+    tpot_p95_s: float | None  #: the time per output token that prompts of others may not spoil; None: none is promised
+
+
+@dataclass(frozen=True)
+class VerificationPlan:
+    """What is done about fusions while the model loads."""
+
+    enabled: bool  #: they are compared with the unfused graph
+    refusal_is_error: bool  #: one whose outputs differ ends the load; otherwise it is left out with a warning
 
 
 @dataclass(frozen=True)
@@ -127,20 +138,23 @@ class Plan:
     """All that the engine needs to know, and all that an operator may ask.
 
     `graph` is the rewritten graph with every op bound, `program` what it becomes, `pieces` what the backend's compiler
-    takes of that; `engine_ops` are the ops outside it (sampling).
+    takes of that; `engine_ops` are the ops outside it (sampling); `binding` is what all were bound against. Whoever has
+    a plan needs no recipe.
     """
 
-    recipe: Recipe
+    name: str  #: the service's
     model: ModelPlan
     backend: BackendPlan
     ops: tuple[OpRow, ...]
     fusions: tuple[FusionDecision, ...]
+    verification: VerificationPlan
     memory: MemoryPlan
     scheduler: SchedulerPlan
     weights: Mapping[str, WeightSpec]
     graph: ModelGraph
     program: Program
     pieces: Pieces
+    binding: Binding
     engine_ops: Mapping[str, Resolution]
     shard: Shard
     warnings: tuple[str, ...]
@@ -156,4 +170,5 @@ __all__ = [
     "OpRow",
     "Plan",
     "SchedulerPlan",
+    "VerificationPlan",
 ]

@@ -21,7 +21,7 @@ from anychip.models.config import ModelConfig
 from anychip.models.registry import build_model
 from anychip.plan.memory import MAX_RUNNING, budget, needs
 from anychip.plan.ops import bind_engine_ops, op_table
-from anychip.plan.plan import BackendPlan, Decision, HeldCertificate, ModelPlan, Plan, SchedulerPlan
+from anychip.plan.plan import BackendPlan, Decision, HeldCertificate, ModelPlan, Plan, SchedulerPlan, VerificationPlan
 from anychip.plan.requires import check_requires
 from anychip.recipe.errors import did_you_mean
 from anychip.recipe.schema import Recipe
@@ -36,6 +36,7 @@ from anychip_sdk.registry import Fact, Override, dtype_name
 
 DEFAULT_PAGE_SIZE = 16
 DEFAULT_CHUNK = 2048  #: prompt tokens in a step
+DIFFERS = "its outputs differ from the unfused graph's"  #: of a fusion that verification refused
 EXPECTED_TOKENS = 1024  #: what a request is taken to need when max_running_requests is auto
 
 
@@ -85,14 +86,14 @@ def resolve(
     graph = bind_kernels(expand(trace(build_model(config))), binding)
     scheme_of = _scheme_of(recipe, checkpoint)
     wanted = wanted_policies(recipe, backend)
-    refused = _blocks_of_integers(recipe, wanted, graph, scheme_of)
-    policies = [policy for policy in wanted if policy not in without and policy not in refused]
+    refused = {**_blocks_of_integers(recipe, wanted, graph, scheme_of), **_refused_at_load(without)}
+    policies = [policy for policy in wanted if policy not in refused]
     fusions = fold(graph, binding, policies, backend.fusions)
     order = policies_with(backend.fusions)
     fusions = tuple(sorted((*fusions, *refused.values()), key=lambda one: order.index(one.policy)))
     model = replace(model, quantization=_quantization(recipe, quantize(graph, binding, scheme_of)))
     engine_ops = bind_engine_ops(binding)
-    warnings = [*_fusion_warnings(recipe, fusions), *_refused_by_verification(without)]
+    warnings = _fusion_warnings(recipe, fusions, without)
 
     chunk = _chunk(recipe, device)
     explicit = recipe.scheduler.max_running_requests
@@ -119,6 +120,7 @@ def resolve(
         page_size,
         kv_dtype,
         pool_tokens,
+        recipe.slo.tpot_p95,
     )
     rows = op_table(graph, engine_ops)
     if recipe.ops.fallback == "warn":
@@ -131,7 +133,7 @@ def resolve(
             "longer requests are refused"
         )
     return Plan(
-        recipe=recipe,
+        name=recipe.name,
         model=model,
         backend=BackendPlan(
             backend.name,
@@ -141,16 +143,19 @@ def resolve(
             device,
             backend.emulated,
             backend.info.environment,
+            recipe.backend.threads,
             certificate,
         ),
         ops=rows,
         fusions=fusions,
+        verification=VerificationPlan(recipe.fusion.verify, recipe.fusion.on_missing == "error"),
         memory=memory,
         scheduler=scheduler,
         weights=graph.used_weights(),
         graph=graph,
         program=program,
         pieces=cut(program, backend.compiles(program)),
+        binding=binding,
         engine_ops=engine_ops,
         shard=Shard(),
         warnings=tuple(warnings),
@@ -227,6 +232,7 @@ def _model_plan(recipe: Recipe, checkpoint: CheckpointFacts, device: DeviceInfo)
         raise PreconditionFailed(message, hint="set model.thinking to off or auto")
     name = recipe.server.served_name or checkpoint.path.name
     return ModelPlan(
+        recipe.model.source,
         checkpoint.path,
         checkpoint.format,
         checkpoint.config,
@@ -316,20 +322,24 @@ def _overrides(recipe: Recipe, backend: Backend) -> tuple[Override, ...]:
     return tuple(found)
 
 
-def _fusion_warnings(recipe: Recipe, decisions: tuple[FusionDecision, ...]) -> list[str]:
-    """What on_missing asks for, where policies were named."""
+def _fusion_warnings(
+    recipe: Recipe, decisions: tuple[FusionDecision, ...], without: frozenset[str] = frozenset()
+) -> list[str]:
+    """What verification refused, and what on_missing asks for where policies were named."""
+    differ = [f"fusion {policy}: refused: {DIFFERS}" for policy in sorted(without)]
     if recipe.fusion.policies == "auto" or recipe.fusion.on_missing == "ignore":
-        return []
-    texts = [f"fusion {one.policy}: not applied: {one.reason}" for one in decisions if one.refused]
+        return differ
+    missing = [one for one in decisions if one.refused and one.policy not in without]
+    texts = [f"fusion {one.policy}: not applied: {one.reason}" for one in missing]
     if texts and recipe.fusion.on_missing == "error":
         raise FusionRefused(
             "\n".join(texts), hint="drop them from fusion.policies, or set fusion.on_missing to warn or ignore"
         )
-    return texts
+    return [*texts, *differ]
 
 
-def _refused_by_verification(policies: frozenset[str]) -> list[str]:
-    return [f"fusion {policy}: refused: its outputs differ from the unfused graph's" for policy in sorted(policies)]
+def _refused_at_load(policies: frozenset[str]) -> dict[str, FusionDecision]:
+    return {policy: FusionDecision(policy, 0, DIFFERS, refused=True) for policy in policies}
 
 
 def _dtype(name: str) -> torch.dtype | None:
