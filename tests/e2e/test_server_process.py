@@ -123,7 +123,7 @@ def test_a_signal_while_loading_ends_the_worker_too():
         assert not psutil.pid_exists(worker.pid)
 
 
-def test_a_signal_while_the_model_is_planned_ends_the_worker_too():
+def test_a_signal_while_texts_are_read_ends_the_worker_too():
     with stub_service(core={"load_s": 60.0}, prepare_s=1.0) as service:
         worker = service.worker()
         service.process.send_signal(signal.SIGTERM)
@@ -131,14 +131,14 @@ def test_a_signal_while_the_model_is_planned_ends_the_worker_too():
         assert not psutil.pid_exists(worker.pid) or worker.status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_model_that_cannot_be_planned_ends_the_worker_and_the_service_with_its_code():
-    with stub_service(core={"load_s": 60.0}, prepare_s=0.5, prepare_error="no such model") as service:
+def test_texts_that_cannot_be_read_end_the_worker_and_the_service_with_its_code():
+    with stub_service(core={"load_s": 60.0}, prepare_s=0.5, prepare_error="no such tokenizer") as service:
         worker = service.worker()
         assert service.process.wait(10) == CheckpointInvalid("").exit_code
         assert not psutil.pid_exists(worker.pid) or worker.status() == psutil.STATUS_ZOMBIE
 
 
-def test_the_worker_loads_while_the_model_is_planned():
+def test_the_worker_loads_while_texts_are_read():
     with stub_service(core={"load_s": 0.5}, prepare_s=1.5) as service:
         assert service.worker().is_running()
         service.wait_for("ready", 5.0)

@@ -7,13 +7,14 @@ import contextlib
 import json
 
 import httpx
+import msgspec
 
 from anychip.engine.mailbox import Generation
-from anychip.engine.messages import Progress
+from anychip.engine.messages import ModelFacts, Progress
 from anychip.server.app import create_app
 from anychip.server.settings import ServerSettings
 from support.stub_core import StubCore
-from support.stub_text import VOCAB, StubTemplate, StubTokenizer
+from support.stub_text import StubTemplate, StubTokenizer
 
 
 class LocalClient:
@@ -21,6 +22,7 @@ class LocalClient:
 
     def __init__(self, core):
         self.core = core
+        self.model = core.model
         self.state = "ready"
         self.progress = Progress("weights", 1, 2, "half")
         self.restarts = 0
@@ -73,15 +75,16 @@ class LocalClient:
 
 
 class Asker:
-    """An application over a stub core, asked without sockets."""
+    """An application over a stub core, asked without sockets; settings are the server's, or facts of the model."""
 
     def __init__(self, pieces=(), template=None, core=None, **settings):
         self.tokenizer = StubTokenizer(pieces)
         self.template = template or StubTemplate()
         self.core = core or StubCore(self.tokenizer.reply() if pieces else None)
         self.client = LocalClient(self.core)
-        defaults = {"served_name": "stub", "context_length": 100, "vocab_size": VOCAB}
-        self.app = create_app(ServerSettings(**{**defaults, **settings}), self.client, self.tokenizer, self.template)
+        facts = {name: settings.pop(name) for name in ModelFacts.__struct_fields__ if name in settings}
+        self.client.model = msgspec.structs.replace(self.core.model, **{"context_length": 100, **facts})
+        self.app = create_app(ServerSettings(**settings), self.client, self.tokenizer, self.template)
         self.service = self.app.state.service
 
     def ask(self, method, path, **arguments):

@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from anychip.server.serve import serve
 from anychip.server.settings import Served, ServerSettings
-from anychip_sdk.errors import CheckpointInvalid
-from support.stub_text import VOCAB, StubTemplate, StubTokenizer
+from anychip_sdk.errors import AnychipError, CheckpointInvalid
+from support.stub_text import StubTemplate, StubTokenizer
 
 
 def main() -> int:
@@ -24,8 +24,7 @@ def main() -> int:
         time.sleep(options.get("prepare_s", 0.0))
         if "prepare_error" in options:
             raise CheckpointInvalid(options["prepare_error"])
-        settings = ServerSettings(served_name="stub", context_length=4000, vocab_size=VOCAB, **given)
-        return Served(settings, StubTokenizer(options.get("pieces", ())), StubTemplate(thinking=True))
+        return Served(ServerSettings(**given), StubTokenizer(options.get("pieces", ())), StubTemplate(thinking=True))
 
     return serve(
         "127.0.0.1",
@@ -39,5 +38,5 @@ def main() -> int:
 if __name__ == "__main__":
     try:
         raise SystemExit(main())
-    except CheckpointInvalid as error:
+    except AnychipError as error:
         raise SystemExit(error.exit_code) from error

@@ -6,11 +6,14 @@ import itertools
 import os
 import signal
 import time
+from pathlib import Path
 
-from anychip.engine.messages import Progress
+from anychip.engine.messages import ModelFacts, Progress
 from anychip.engine.request import TokenEvent
 from anychip_sdk.errors import CheckpointInvalid, QueueFull, RequestInvalid
-from support.stub_text import EOS
+from support.stub_text import EOS, VOCAB
+
+MODEL = {"served_name": "stub", "path": "/models/stub", "context_length": 4000, "vocab_size": VOCAB}
 
 
 class Playback:
@@ -54,6 +57,7 @@ class StubCore:
     """Plays `reply` (token lists, one an event) for every choice; without one it echoes the prompt, token by token.
 
     Args:
+        model: what it says of its model, laid over MODEL.
         reply: the script. After its end comes EOS.
         endless: the script starts again at its end.
         step_s: how long a step takes.
@@ -62,7 +66,10 @@ class StubCore:
         die_at_step: the process kills itself at that step.
     """
 
-    def __init__(self, reply=None, endless=False, step_s=0.0, max_queued=100, fail_steps=(), die_at_step=None):
+    def __init__(
+        self, reply=None, endless=False, step_s=0.0, max_queued=100, fail_steps=(), die_at_step=None, model=None
+    ):
+        self.model = ModelFacts(**{**MODEL, **(model or {})})
         self.reply, self.endless, self.step_s, self.max_queued = reply, endless, step_s, max_queued
         self.fail_steps, self.die_at_step = set(fail_steps), die_at_step
         self.steps = 0
@@ -128,17 +135,20 @@ class StubCore:
 def make(argument, report):
     """The factory for worker processes; `argument` holds StubCore's, and how loading goes.
 
-    `load_error` fails it; `marker` is a file: while it exists (or is created by the first load), loading fails
-    from the second time on.
+    `load_error` fails it; `models` are what the first load says of its model, what the second says ..., and `loads`
+    is a file in which loads are counted.
     """
     options = dict(argument)
-    error, load_s, once = options.pop("load_error", None), options.pop("load_s", 0.0), options.pop("marker", None)
+    error, load_s = options.pop("load_error", None), options.pop("load_s", 0.0)
+    models, loads = options.pop("models", None), options.pop("loads", None)
     for done in range(3):
         report(Progress("weights", done, 2, f"tensor {done}"))
     time.sleep(load_s)
     if error is not None:
         raise CheckpointInvalid(error, hint="use another")
-    if once is not None:
-        with open(once, "a", encoding="utf-8") as file:
+    if models is not None:
+        with Path(loads).open("a+", encoding="utf-8") as file:
+            file.seek(0)
+            options["model"] = models[len(file.readlines())]
             file.write("loaded\n")
     return StubCore(**options)

@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(revision_path: Path) -> int:
-    """Serve a revision; the worker loads while this process works out what is served."""
+    """Serve a revision; the worker plans and loads while this process reads the model's texts."""
     revision = read_revision(revision_path)
     recipe = recipe_of(revision)
     recipe_path = write_recipe(revision_path.with_suffix(".recipe.json"), revision.recipe)

@@ -60,6 +60,7 @@ class EngineClient:
     ) -> None:
         self.state: State = "loading"
         self.progress = messages.Progress("starting")
+        self.model: messages.ModelFacts | None = None  #: of the worker that became ready last
         self.load_s = 0.0
         self.restarts = 0
         self._factory = (factory, argument)
@@ -237,11 +238,17 @@ class EngineClient:
                     reply.set_result(message)
             case messages.Progress():
                 self.progress = message
-            case messages.Ready(load_s):
-                self.load_s, self._ready_s = max(load_s, 1e-9), time.monotonic()
-                self._set_state("ready")
+            case messages.Ready():
+                self._on_ready(message)
             case messages.Failed():
                 self._failure = message
+
+    def _on_ready(self, ready: messages.Ready) -> None:
+        self.load_s, self._ready_s = max(ready.load_s, 1e-9), time.monotonic()
+        self.model = ready.model
+        for warning in ready.model.warnings:
+            log.warning(warning)
+        self._set_state("ready")
 
     def _deliver(self, event: TokenEvent) -> None:
         generation = self._generations.get(event.request_id)

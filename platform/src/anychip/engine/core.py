@@ -13,7 +13,8 @@ from anychip.engine.batch import Batch
 from anychip.engine.inputs import InputBuilder
 from anychip.engine.laps import STEP_PARTS, Laps
 from anychip.engine.loader import LoadedModel, Report, load_model
-from anychip.engine.messages import Progress
+from anychip.engine.messages import ModelFacts, Progress
+from anychip.engine.model_facts import model_facts
 from anychip.engine.pace import Pace
 from anychip.engine.request import GenerateRequest, SamplingParams, TokenEvent
 from anychip.engine.sampler import Sampler
@@ -42,6 +43,10 @@ class EngineCore:
         self._inputs = InputBuilder(model.plan.scheduler.page_size.value, where, model.plan.graph.groups)
         self._sampler = Sampler(model.plan.engine_ops, where)
         self._laps = Laps(STEP_PARTS)
+
+    @property
+    def model(self) -> ModelFacts:
+        return model_facts(self.plan)
 
     @property
     def has_work(self) -> bool:

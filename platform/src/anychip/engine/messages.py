@@ -14,6 +14,7 @@ import msgspec
 from anychip.engine.request import GenerateRequest, TokenEvent
 
 RefusalKind = Literal["invalid", "queue_full", "internal"]
+ThinkingPolicy = Literal["off", "on", "auto"]
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
@@ -49,8 +50,22 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
     detail: str = ""
 
 
+class ModelFacts(msgspec.Struct, frozen=True):
+    """What a service shows of the model that its worker runs, and goes by: plain data, made of the worker's plan."""
+
+    served_name: str
+    path: str  #: of the checkpoint
+    context_length: int  #: tokens, prompt and completion together
+    vocab_size: int  #: ids below it are valid
+    thinking: ThinkingPolicy = "auto"  #: off and on are fixed; auto lets each request decide
+    emulated: bool = False  #: the device is an emulator
+    warnings: tuple[str, ...] = ()  #: the plan's
+    plan: dict[str, object] = {}  #: as JSON
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True):
     load_s: float
+    model: ModelFacts
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -107,12 +122,14 @@ __all__ = [
     "Flush",
     "Flushed",
     "FromWorker",
+    "ModelFacts",
     "Progress",
     "Ready",
     "Refused",
     "Shutdown",
     "Stats",
     "Submit",
+    "ThinkingPolicy",
     "ToWorker",
     "decode_from_worker",
     "decode_to_worker",

@@ -41,6 +41,8 @@ class Core(Protocol):
     """What the worker drives; all calls come from one thread."""
 
     @property
+    def model(self) -> messages.ModelFacts: ...
+    @property
     def has_work(self) -> bool: ...
     def add(self, request: GenerateRequest) -> None: ...
     def abort(self, request_id: str) -> list[TokenEvent]: ...
@@ -165,7 +167,7 @@ def _load(worker: Worker, factory_spec: str, argument: object) -> Core:
     started_s = time.monotonic()
     worker.send(messages.Progress("starting"))
     core = load_factory(factory_spec)(argument, worker.send)
-    worker.send(messages.Ready(time.monotonic() - started_s))
+    worker.send(messages.Ready(time.monotonic() - started_s, core.model))
     return core
 
 

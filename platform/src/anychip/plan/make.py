@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from anychip import backends
 from anychip.plan.certificate import find_certificate
@@ -33,21 +33,18 @@ class Prepared:
     without: Callable[[frozenset[str]], Plan]
 
 
-def make_plan(recipe: Recipe, *, in_use: bool = False) -> Plan:
+def make_plan(recipe: Recipe) -> Plan:
     """The plan of a recipe on this machine.
-
-    Args:
-        in_use: what of the device is taken is taken by the recipe's own worker, and counts as free.
 
     Raises:
         PreconditionFailed: what is missing; a missing checkpoint and a missing device are both told.
     """
-    prepared = prepare(recipe, in_use=in_use)
+    prepared = prepare(recipe)
     prepared.checkpoint.close()
     return prepared.plan
 
 
-def prepare(recipe: Recipe, *, in_use: bool = False) -> Prepared:
+def prepare(recipe: Recipe) -> Prepared:
     """`make_plan`, with the checkpoint left open and the backend loaded."""
     wanted = recipe.backend
     problems: list[AnychipError] = []
@@ -65,8 +62,6 @@ def prepare(recipe: Recipe, *, in_use: bool = False) -> Prepared:
         if checkpoint is not None:
             checkpoint.close()
         raise _together(problems)
-    if in_use:
-        device = replace(device, memory_bytes_free=device.memory_bytes_total)
     certificate = find_certificate(choice.backend, device, emulate=choice.backend.emulated, library=wanted.plugin_path)
     return _resolved(recipe, checkpoint, choice.backend, device, choice.reason, certificate)
 

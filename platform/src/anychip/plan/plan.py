@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import torch
 
@@ -68,7 +68,7 @@ class ModelPlan:
     dtype: Decision[torch.dtype]
     context_length: Decision[int]
     served_name: str
-    thinking: str  #: off, on, or auto
+    thinking: Literal["off", "on", "auto"]
     notes: tuple[str, ...] = ()
     quantization: Decision[str] = Decision("none", "weights are held in dtype")
 

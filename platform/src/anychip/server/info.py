@@ -48,7 +48,7 @@ def not_ready(state: str, progress: Progress) -> Response:
 
 async def models(request: Request) -> Response:
     service = _service(request)
-    return json_response({"object": "list", "data": [_card(service, name) for name in service.settings.names]})
+    return json_response({"object": "list", "data": [_card(service, name) for name in service.names]})
 
 
 async def model(request: Request) -> Response:
@@ -59,14 +59,13 @@ async def model(request: Request) -> Response:
 
 
 def _card(service: Service, name: str) -> dict[str, object]:
-    settings = service.settings
     return {
         "id": name,
         "object": "model",
-        "created": settings.created_s,
+        "created": service.settings.created_s,
         "owned_by": "anychip",
-        "root": settings.served_name,
-        "max_model_len": settings.context_length,
+        "root": service.model.served_name,
+        "max_model_len": service.model.context_length,
     }
 
 
@@ -77,7 +76,7 @@ async def metrics(request: Request) -> Response:
             **await _engine_stats(service),
             "ready": float(service.state == "ready"),
             "restarts": float(service.engine.restarts),
-            "emulated": float(service.settings.emulated),
+            "emulated": float(service.model.emulated),
             "startup_time_seconds": service.engine.load_s,
         }
     )
@@ -86,18 +85,18 @@ async def metrics(request: Request) -> Response:
 
 async def server_info(request: Request) -> Response:
     service = _service(request)
-    settings = service.settings
+    settings, model = service.settings, service.model
     return json_response(
         {
             "version": settings.version,
-            "model": settings.served_name,
+            "model": model.served_name,
             "aliases": settings.aliases,
-            "context_length": settings.context_length,
-            "thinking": settings.thinking,
-            "emulated": settings.emulated,
+            "context_length": model.context_length,
+            "thinking": model.thinking,
+            "emulated": model.emulated,
             "state": service.state,
             "restarts": service.engine.restarts,
-            "plan": settings.plan,
+            "plan": model.plan,
             "stats": await _engine_stats(service),
             "time": time.time(),
         }
@@ -123,7 +122,7 @@ async def tokenize(request: Request) -> Response:
     body = await read_body(request, TokenizeBody, service.settings.max_body_bytes)
     service.check_model(body.model)
     ids = await run_off_loop(len(body.prompt), lambda: service.tokenizer.encode(body.prompt, body.add_special_tokens))
-    return json_response({"tokens": ids, "count": len(ids), "max_model_len": service.settings.context_length})
+    return json_response({"tokens": ids, "count": len(ids), "max_model_len": service.model.context_length})
 
 
 class DetokenizeBody(Body):
@@ -136,7 +135,7 @@ async def detokenize(request: Request) -> Response:
     service = _service(request)
     body = await read_body(request, DetokenizeBody, service.settings.max_body_bytes)
     service.check_model(body.model)
-    ids = checked_ids(body.tokens, "tokens", service.settings.vocab_size)
+    ids = checked_ids(body.tokens, "tokens", service.model.vocab_size)
     text = await run_off_loop(len(ids), lambda: service.tokenizer.decode(ids, body.skip_special_tokens))
     return json_response({"text": text})
 

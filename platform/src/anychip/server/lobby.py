@@ -1,4 +1,4 @@
-"""What answers before it is known what is served: how far the engine is, and nothing else. Knows no model."""
+"""What answers before the engine is ready: how far it is, and nothing else. Knows no model."""
 
 from __future__ import annotations
 

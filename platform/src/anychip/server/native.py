@@ -92,10 +92,11 @@ async def _job(service: Service, body: GenerateBody) -> Job:
     sampling = parse_object(body.sampling_params, NativeSampling, "sampling_params.")
     max_tokens = DEFAULT_MAX_NEW_TOKENS if sampling.max_new_tokens is None else sampling.max_new_tokens
     param, given = ("text", body.text) if body.input_ids is None else ("input_ids", body.input_ids)
+    defaults = service.settings.sampling_defaults
     prompts = []
     for prompt in as_prompts(given):
         ids = await service.encode(prompt, param)
-        prompts.append(Prompt(ids, sampling_params(sampling, max_tokens, len(ids), service.settings)))
+        prompts.append(Prompt(ids, sampling_params(sampling, max_tokens, len(ids), service.model, defaults)))
     return Job(
         new_id("gen"), prompts, sampling.stop, sampling.skip_special_tokens, namespace=service.settings.namespace
     )

@@ -65,7 +65,7 @@ class _Process:
         self._server = server
         self._client = client
         self._lobby = lobby
-        self._service: Service | None = None  # until it is known what is served
+        self._service: Service | None = None  # until the engine is ready
         self._drain_s = 0.0
         self.exit_code = 0
 
@@ -84,9 +84,10 @@ class _Process:
         asyncio.get_running_loop().call_later(self._drain_s, self._end_all)
 
     async def open(self, prepare: Prepare) -> None:
-        """Find out what is served while the engine loads, serve it, and end the service when the engine can't load."""
+        """Prepare while the engine loads, serve once both are done, and end the service when there is no engine."""
+        preparing = asyncio.get_running_loop().run_in_executor(None, prepare)
         try:
-            served = await asyncio.get_running_loop().run_in_executor(None, prepare)
+            served, _ = await asyncio.gather(preparing, self._client.wait_ready())
         except BaseException:
             self._server.should_exit = True
             raise
@@ -96,7 +97,7 @@ class _Process:
         self._lobby.app = app
         assert self._client.fatal is not None
         error = await self._client.fatal
-        log.error("the engine could not be started", reason=str(error))
+        log.error("there is no engine any more", reason=str(error))
         self.stop(error.exit_code)
 
     def _end_all(self) -> None:
@@ -143,12 +144,17 @@ def serve(
 ) -> int:
     """Serve until a signal, leaving no process, port or file behind.
 
-    Returns the exit code: 0 after SIGTERM, 130 after Ctrl-C, the engine's own if it can't load.
+    Returns the exit code: 0 after SIGTERM, 130 after Ctrl-C, the engine's own if it can't be started again.
+
+    Raises:
+        WorkerFailed: the engine can't load, in its own words and with its exit code.
+        PortTaken: somebody else listens there.
 
     Args:
         port: 0 takes a free one.
         factory: import path and JSON argument of the core's factory, for the worker's process.
-        prepare: says what is served; called in a thread while the worker loads already. What it raises ends both.
+        prepare: finds out what the worker needn't tell; called in a thread while the worker loads already. What it
+            raises ends both.
         env: the worker's environment; None is this process's own.
         on_listening: told host and port once the port is taken, while the model still loads.
     """

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 from typing import TypeVar
 
+from anychip.engine.messages import ModelFacts
 from anychip.server.generation import Job, Run, start
 from anychip.server.metrics import Metrics
 from anychip.server.params import checked_ids
@@ -43,10 +44,22 @@ class Service:
     def state(self) -> str:
         return "stopping" if self.is_draining else self.engine.state
 
+    @property
+    def model(self) -> ModelFacts:
+        """What the worker that became ready last said of its model."""
+        if self.engine.model is None:
+            raise EngineDead("the model is still loading")
+        return self.engine.model
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What requests may call the model."""
+        return (self.model.served_name, *self.settings.aliases)
+
     def check_model(self, name: str | None) -> None:
         """An absent name is the served model; any other must be one of its names."""
-        if name is not None and name not in self.settings.names:
-            served = ", ".join(self.settings.names)
+        if name is not None and name not in self.names:
+            served = ", ".join(self.names)
             raise RequestInvalid(
                 f"model {name[:100]!r} does not exist; served here: {served}",
                 param="model",
@@ -59,7 +72,7 @@ class Service:
         if isinstance(prompt, str):
             ids = await run_off_loop(len(prompt), lambda: self.tokenizer.encode(prompt, add_special))
         else:
-            ids = list(checked_ids(prompt, param, self.settings.vocab_size))
+            ids = list(checked_ids(prompt, param, self.model.vocab_size))
         if not ids:
             raise RequestInvalid(f"{param}: the prompt has no tokens", param=param)
         return ids

@@ -4,39 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 from anychip.engine.mailbox import Generation
-from anychip.engine.messages import Progress
+from anychip.engine.messages import ModelFacts, Progress
 from anychip.engine.outputs import Decoder
 from anychip.engine.request import GenerateRequest
 from anychip_sdk.errors import AnychipError
 
-ThinkingPolicy = Literal["off", "on", "auto"]
-
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Everything about one service that doesn't change while it runs."""
+    """What one service is told besides its model; it doesn't change while the service runs."""
 
-    served_name: str
-    context_length: int  #: tokens, prompt and completion together
-    vocab_size: int  #: of the model: ids below it are valid
     aliases: tuple[str, ...] = ()  #: further names that requests may use for the model
     api_key: str | None = field(default=None, repr=False)
-    thinking: ThinkingPolicy = "auto"  #: off and on are fixed; auto lets each request decide
     namespace: str = ""  #: of the prefix cache
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)  #: by request field, e.g. temperature
-    plan: Mapping[str, object] = field(default_factory=dict)  #: shown by /server_info
-    emulated: bool = False  #: the device is an emulator
     version: str = ""
     created_s: int = 0  #: Unix time, shown by /v1/models
     max_body_bytes: int = 10 * 1024 * 1024
     drain_s: float = 10.0  #: how long running requests may go on after a stop is asked for
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.served_name, *self.aliases)
 
 
 class EngineAccess(Protocol):
@@ -47,6 +35,8 @@ class EngineAccess(Protocol):
 
     @property
     def state(self) -> str: ...
+    @property
+    def model(self) -> ModelFacts | None: ...
     @property
     def progress(self) -> Progress: ...
     async def open(self, requests: Sequence[GenerateRequest]) -> Generation: ...
@@ -79,11 +69,11 @@ class PromptTemplate(Protocol):
 
 @dataclass(frozen=True)
 class Served:
-    """What the service knows of its model once that is planned."""
+    """What the service finds out itself, beside the worker."""
 
     settings: ServerSettings
     tokenizer: TextTokenizer
     template: PromptTemplate | None = None
 
 
-__all__ = ["EngineAccess", "PromptTemplate", "Served", "ServerSettings", "TextTokenizer", "ThinkingPolicy"]
+__all__ = ["EngineAccess", "PromptTemplate", "Served", "ServerSettings", "TextTokenizer"]

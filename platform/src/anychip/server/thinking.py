@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from anychip.engine.messages import ThinkingPolicy
 from anychip.server.reasoning import CLOSE, OPEN, ReasoningSplitter
-from anychip.server.settings import ThinkingPolicy
 from anychip_sdk.errors import RequestInvalid
 
 SWITCH = "enable_thinking"

@@ -41,7 +41,7 @@ async def chat_completions(request: Request) -> Response:
     service.check_model(body.model)
     job = await _job(service, body)
     run = await service.start(job)
-    created_s, model = int(time.time()), service.settings.served_name
+    created_s, model = int(time.time()), service.model.served_name
     if body.stream:
         chunks = ChatChunks(run, created_s, model)
         return EventStream(chunks.frames(include_usage=body.include_usage), run.close)
@@ -53,7 +53,7 @@ async def _job(service: Service, body: ChatRequest) -> Job:
     rendered = await _render(service, body)
     supported = service.template is not None and service.template.supports_thinking
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    params = sampling_params(body, max_tokens, len(rendered.ids), service.settings)
+    params = sampling_params(body, max_tokens, len(rendered.ids), service.model, service.settings.sampling_defaults)
     return Job(
         new_id("chatcmpl"),
         [Prompt(rendered.ids, params)],
@@ -69,7 +69,7 @@ async def _render(service: Service, body: ChatRequest) -> Rendered:
     if template is None:
         raise RequestInvalid("this model has no chat template; use /v1/completions", param="messages")
     variables = template_variables(
-        service.settings.thinking, template.supports_thinking, body.enable_thinking, body.chat_template_kwargs
+        service.model.thinking, template.supports_thinking, body.enable_thinking, body.chat_template_kwargs
     )
     messages = [template_message(message, index) for index, message in enumerate(body.messages)]
     text = await run_off_loop(

@@ -27,7 +27,7 @@ async def completions(request: Request) -> Response:
     body = await read_body(request, CompletionRequest, service.settings.max_body_bytes)
     service.check_model(body.model)
     run = await service.start(await _job(service, body))
-    head = (run.job.id, int(time.time()), service.settings.served_name)
+    head = (run.job.id, int(time.time()), service.model.served_name)
     if body.stream:
         return EventStream(_frames(run, head, include_usage=body.include_usage), run.close)
     reply = await until_gone(request, _whole(run, head))
@@ -36,10 +36,11 @@ async def completions(request: Request) -> Response:
 
 async def _job(service: Service, body: CompletionRequest) -> Job:
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    defaults = service.settings.sampling_defaults
     prompts = []
     for prompt in body.prompts:
         ids = await service.encode(prompt, "prompt")
-        prompts.append(Prompt(ids, sampling_params(body, max_tokens, len(ids), service.settings)))
+        prompts.append(Prompt(ids, sampling_params(body, max_tokens, len(ids), service.model, defaults)))
     return Job(new_id("cmpl"), prompts, body.stop, body.skip_special_tokens, namespace=service.settings.namespace)
 
 
