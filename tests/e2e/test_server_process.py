@@ -37,6 +37,23 @@ def test_a_worker_killed_while_idle_is_replaced():
         assert service.client.get("/server_info").json()["restarts"] == 1
 
 
+def test_what_is_served_follows_the_worker_that_took_the_place_of_another(tmp_path):
+    models = [
+        {"plan": {"fusions": ["mha"]}, "context_length": 100},
+        {"plan": {"fusions": []}, "context_length": 50, "warnings": ["fusion mha: refused"]},
+    ]
+    with stub_service(core={**ENDLESS, "models": models, "loads": str(tmp_path / "loads")}) as service:
+        for fusions, context in ((["mha"], 100), ([], 50)):
+            service.wait_for("ready")
+            info = service.client.get("/server_info").json()
+            assert (info["plan"], info["context_length"]) == ({"fusions": fusions}, context)
+            assert service.client.get("/v1/models").json()["data"][0]["max_model_len"] == context
+            assert f"with a context of {context} tokens" in service.complete(prompt=[1] * 200).text
+            service.worker().kill()
+            wait_until(lambda: service.health() != "ready", 5, "503")
+        assert service.log.read_text().count("fusion mha: refused") == 1
+
+
 def test_a_worker_killed_while_busy_ends_streams_with_an_error():
     with stub_service(core=ENDLESS) as service:
         service.wait_for("ready")
@@ -144,8 +161,9 @@ def test_the_worker_loads_while_texts_are_read():
         service.wait_for("ready", 5.0)
 
 
-def test_an_engine_that_cannot_load_ends_the_service_with_its_code():
-    with stub_service(core={"load_error": "no weights there"}) as service:
+@pytest.mark.parametrize("prepare_s", [0.0, 2.0])
+def test_an_engine_that_cannot_load_ends_the_service_with_its_code(prepare_s):
+    with stub_service(core={"load_error": "no weights there"}, prepare_s=prepare_s) as service:
         assert service.process.wait(20) == 4
         assert "no weights there" in service.log.read_text()
         assert service.left_files() == []

@@ -6,6 +6,7 @@ import signal
 
 import psutil
 import pytest
+from structlog.testing import capture_logs
 
 from anychip.engine.client import Backoff, EngineClient, WorkerFailed
 from anychip.engine.request import GenerateRequest, SamplingParams
@@ -119,6 +120,27 @@ def test_a_killed_worker_fails_what_ran_and_comes_back(busy):
         assert await tokens_of(client, request("c", max_tokens=2)) == [65, 65]
 
     with_client(test, reply=[[65]], endless=True, step_s=0.001)
+
+
+def test_what_is_known_of_the_model_is_what_the_newest_worker_said(tmp_path):
+    models = [{"plan": {"fusions": ["mha"]}}, {"plan": {"fusions": []}, "warnings": ["mha: refused"]}]
+
+    async def test(client):
+        assert client.model.plan == {"fusions": ["mha"]}
+        os.kill(client.worker_pid, signal.SIGKILL)
+        while client.state == "ready":
+            await asyncio.sleep(0.005)
+        assert client.model.plan == {"fusions": ["mha"]}
+        with capture_logs() as logs:
+            await client.wait_ready()
+        assert client.model.plan == {"fusions": []}
+        assert "mha: refused" in [one["event"] for one in logs if one["log_level"] == "warning"]
+
+    with_client(test, models=models, loads=str(tmp_path / "loads"))
+
+
+def test_nothing_is_known_of_the_model_before_a_worker_is_ready():
+    assert EngineClient("support.stub_core:make", {}).model is None
 
 
 def test_a_call_to_a_worker_that_dies_fails():

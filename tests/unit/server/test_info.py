@@ -69,6 +69,14 @@ def test_server_info_shows_the_plan_and_the_engines_numbers_but_no_key():
     assert "secret" not in repr(asker.service.settings)
 
 
+def test_before_any_worker_was_ready_what_needs_its_model_is_refused_for_now():
+    asker = Asker()
+    asker.client.model = None
+    for path in ("/v1/models", "/server_info"):
+        reply = asker.ask("GET", path)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "engine_unavailable")
+
+
 @pytest.mark.parametrize("emulated", [False, True])
 def test_an_emulated_device_is_told_by_server_info_and_metrics(emulated):
     asker = Asker(emulated=emulated)

@@ -1,4 +1,4 @@
-"""What a service's process reads itself: tokenizer, template, defaults, key. Makes no plan: the worker tells its own."""
+"""What a service's process reads itself: tokenizer, template, defaults, key. Plans nothing; the worker does."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from anychip.engine.messages import ModelFacts
 from anychip.plan.explain import as_json
 from anychip.plan.plan import Plan
@@ -17,7 +19,8 @@ def model_facts(plan: Plan) -> ModelFacts:
         thinking=plan.model.thinking,
         emulated=plan.backend.emulated,
         warnings=plan.warnings,
-        plan=as_json(plan),
+        # what a backend gives as texts may be of a class of its own, as torch's version is: a message takes plain ones
+        plan=json.loads(json.dumps(as_json(plan))),
     )
 
 
