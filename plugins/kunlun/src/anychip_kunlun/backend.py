@@ -11,7 +11,7 @@ from anychip_kunlun import detect, kernels
 from anychip_kunlun.compatibility import judge
 from anychip_kunlun.device import KunlunDevice
 from anychip_kunlun.diagnose import findings
-from anychip_kunlun.graphs import STACK_VARIABLE, CapturedPiece, graphs_wanted, refusals
+from anychip_kunlun.graphs import STACK_VARIABLE, CapturedPiece, Trust, graphs_wanted, refusals
 from anychip_kunlun.kernels import quantized
 from anychip_kunlun.kernels.linear import Linear
 from anychip_kunlun.kv import KunlunKVPool
@@ -53,6 +53,7 @@ class KunlunPlugin:
     def __init__(self, open_stack: Callable[[], Stack]) -> None:
         self._open_stack = open_stack
         self._vendor = VendorOps(lambda: self._stack, Trail())
+        self._trust = Trust()
 
     @hookimpl
     def anychip_backend(self) -> BackendInfo:
@@ -112,7 +113,7 @@ class KunlunPlugin:
     def anychip_compile(
         self, program: Program, context: CompileContext
     ) -> Callable[..., tuple[torch.Tensor, ...]] | None:
-        return CapturedPiece(program, context, self._vendor) if graphs_wanted(self._stack) else None
+        return CapturedPiece(program, context, self._vendor, self._trust) if graphs_wanted(self._stack) else None
 
     @hookimpl
     def anychip_diagnose(self) -> Sequence[Finding]:

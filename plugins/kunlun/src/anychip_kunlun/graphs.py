@@ -58,17 +58,28 @@ def _why_not(call: Call) -> str | None:
     return None
 
 
-class CapturedPiece:
-    """Runs a piece of a forward by replaying it; steps that are too large, or replays that are wrong, as it is."""
+class Trust:
+    """Whether replays are used: all pieces stop with the first that replays wrongly or can't be captured."""
 
-    def __init__(self, program: Program, context: CompileContext, vendor: VendorOps) -> None:
+    def __init__(self) -> None:
+        self.is_held = True
+
+    def lose(self, why: str) -> None:
+        log.warning("graphs are not used: %s", why)
+        self.is_held = False
+
+
+class CapturedPiece:
+    """Runs a piece of a forward by replaying it; steps that are too large, or where replays are wrong, as it is."""
+
+    def __init__(self, program: Program, context: CompileContext, vendor: VendorOps, trust: Trust) -> None:
         self._run = interpret(program, context.values, context.limits)
         self._generated = context.generated
         self._name = f"{program.calls[0].op} to {program.calls[-1].op}"
         self._vendor = vendor
+        self._trust = trust
         self._sizes = tuple(size for size in SIZES if size <= max(1, context.limits.rows))
         self._captured: dict[int, Captured] = {}
-        self.is_trusted = True  #: until a replay is wrong or a capture fails
 
     def __call__(self, step: Step, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         tokens = step.tokens
@@ -83,18 +94,23 @@ class CapturedPiece:
 
     def _is_captured(self, step: Step, inputs: tuple[torch.Tensor, ...]) -> bool:
         """Captures every size at once, in the warm-up: a capture while serving would be a slow step."""
-        if self.is_trusted and not self._captured:
-            for size in self._sizes:
-                try:
-                    captured = self._capture(size, step, inputs)
-                except RuntimeError as error:
-                    self._distrust(f"capturing {self._name} failed: {error}")
-                    break
-                if captured is None:
-                    self._distrust(f"the replay of {self._name} with {size} tokens is not what the same code gives")
-                    break
-                self._captured[size] = captured
-        return self.is_trusted
+        if self._trust.is_held and not self._captured:
+            self._capture_all(step, inputs)
+        if not self._trust.is_held:
+            self._captured.clear()
+        return self._trust.is_held
+
+    def _capture_all(self, step: Step, inputs: tuple[torch.Tensor, ...]) -> None:
+        for size in self._sizes:
+            try:
+                captured = self._capture(size, step, inputs)
+            except RuntimeError as error:
+                self._trust.lose(f"capturing {self._name} failed: {error}")
+                return
+            if captured is None:
+                self._trust.lose(f"the replay of {self._name} with {size} tokens is not what the same code gives")
+                return
+            self._captured[size] = captured
 
     def _capture(self, size: int, step: Step, inputs: tuple[torch.Tensor, ...]) -> Captured | None:
         """The graph for so many tokens; None where its replay differs."""
@@ -106,11 +122,6 @@ class CapturedPiece:
         graph.replay()
         right = all(_is_near(*pair) for pair in zip(outputs, expected, strict=True))
         return Captured(graph, buffers, outputs) if right else None
-
-    def _distrust(self, why: str) -> None:
-        log.warning("graphs are not used: %s", why)
-        self.is_trusted = False
-        self._captured.clear()
 
 
 def _repeated(value: torch.Tensor, size: int) -> torch.Tensor:
@@ -126,4 +137,4 @@ def _is_near(got: torch.Tensor, expected: torch.Tensor) -> bool:
     return bool((got - expected).abs().max() <= bound)
 
 
-__all__ = ["SIZES", "STACK_VARIABLE", "VARIABLE", "CapturedPiece", "graphs_wanted", "refusals"]
+__all__ = ["SIZES", "STACK_VARIABLE", "VARIABLE", "CapturedPiece", "Trust", "graphs_wanted", "refusals"]

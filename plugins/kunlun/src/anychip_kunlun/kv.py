@@ -7,13 +7,11 @@ moves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from anychip_sdk.device import Device
 from anychip_sdk.errors import MemoryInsufficient
-from anychip_sdk.kv import PoolSpec, SlabKVPool, check_pairs
+from anychip_sdk.kv import PoolSpec, SlabKVPool
 
 #: tokens of a page that the attention ops take
 PAGE_SIZES = (16, 64, 128)
@@ -33,15 +31,6 @@ class KunlunKVPool(SlabKVPool):
             message = f"KV pool: keys and values in {spec.dtype} need scales, which this backend does not keep"
             raise MemoryInsufficient(message, hint="set memory.kv_dtype to auto")
         super().__init__(spec, device, heads_first=True, alignment=ALIGNMENT)
-
-    def copy_pages(self, src: Sequence[int], dst: Sequence[int]) -> None:
-        """One call for all pages of all layers of a tensor, instead of one for each page."""
-        check_pairs("copy_pages", src, dst)
-        if not src:
-            return
-        for slab in self._paged:
-            source, target = (torch.tensor(list(pages), device=slab.device) for pages in (src, dst))
-            slab.index_copy_(1, target, slab.index_select(1, source))
 
 
 __all__ = ["PAGE_SIZES", "KunlunKVPool", "head_major"]

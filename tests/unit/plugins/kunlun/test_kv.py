@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from anychip_kunlun.kv import KunlunKVPool, head_major
+from anychip_sdk.conformance.trial.pools import NewTensors
 from anychip_sdk.errors import MemoryInsufficient
 from anychip_sdk.kv import PoolSpec
 from anychip_sdk.state import StateGroup, StateSpec, StateTensor
@@ -48,6 +49,14 @@ def test_a_copied_page_is_copied_in_all_layers_and_no_other_is_touched(device):
         assert torch.equal(cache[4], old[1])
         kept = [page for page in range(pool.layout.pages) if page != 4]
         assert torch.equal(cache[kept], old[kept])
+
+
+def test_copying_pages_makes_no_tensor_of_a_layers_size(device):
+    pool = KunlunKVPool(spec(page_size=16), device)
+    page_bytes = 16 * 2 * 32 * 2  # of one layer and tensor
+    with NewTensors(device.torch_device, page_bytes) as grown:
+        pool.copy_pages([0, 1, 2], [3, 4, 5])
+    assert grown.made == []
 
 
 def test_all_groups_are_copied_and_slots_are_kept_apart(device):

@@ -1,5 +1,8 @@
 """Every kernel against the float64 reference, on both generations of the vendor's wheels."""
 
+from collections import Counter
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,7 +10,9 @@ from anychip_kunlun.kernels import attention, linear, preparing, quantized
 from anychip_kunlun.kernels.attention import plan_attention
 from anychip_kunlun.kernels.linear import Linear
 from anychip_sdk.ops import CATALOGUE
+from anychip_sdk.program import Preparation
 from anychip_sdk.registry import OpKey, dtype_name
+from anychip_sdk.step import Slots
 from anychip_sdk.testing import check_kernel, random_case
 from support.engines import core_of, greedy, make_recipe, run
 from support.tiny_models import make_tiny
@@ -105,6 +110,53 @@ def test_what_a_step_is_planned_as_is_made_once_for_all_layers(rig, tmp_path, mo
         made.clear()
         run(core, greedy([[1, 2, 3]], 4))
         assert len(made) == core.scheduler.stats().steps == 4
+
+
+@pytest.mark.parametrize(
+    ("policies", "kinds"),
+    [([], ("_attention", "_slots", "_turns")), (["mha"], ("_block",))],
+    ids=["unfused", "whole blocks"],
+)
+def test_each_preparation_is_made_once_per_step_for_all_layers(rig, tmp_path, monkeypatch, policies, kinds):
+    ran = Counter()
+    bind = Preparation.bind
+
+    def counted(self, values, limits):
+        prepare = bind(self, values, limits)
+
+        def run_once(step):
+            ran[self.prepare.make.__name__] += 1
+            return prepare(step)
+
+        return run_once
+
+    monkeypatch.setattr(Preparation, "bind", counted)
+    recipe = make_recipe(
+        make_tiny(tmp_path / "model", "qwen3"),
+        model={"dtype": "bfloat16"},
+        backend={"name": "kunlun", "emulate": True, "threads": 1},
+        fusion={"policies": policies},
+        memory={"kv_tokens": 2048},
+    )
+    with core_of(recipe, rig.backend) as core:
+        ran.clear()
+        run(core, greedy([[1, 2, 3]], 4))
+        assert ran == dict.fromkeys(kinds, core.scheduler.stats().steps)
+
+
+@pytest.mark.parametrize("op", ["kv_write", "paged_attention", "mha"])
+def test_pages_are_those_of_the_calls_group(rig, op):
+    rig.open()
+    names = [arg.name for arg in CATALOGUE[op].args]
+    args = head_major(op, random_case(op, torch.bfloat16, seed=4, **SIZES))
+    step = args[names.index("step")]
+    other = Slots(torch.arange(step.rows))
+    args[names.index("step")] = replace(step, groups=(other, *step.groups))
+    args[names.index("group")] = 1
+    kernel = chosen(rig, op, torch.bfloat16, group=1).kernel
+    found = check_kernel(CATALOGUE[op], kernel, args, torch.bfloat16, facts={**FACTS, "group": 1})
+    assert kernel.provider == "kunlun"
+    assert found.passed, found
 
 
 @pytest.mark.parametrize(
