@@ -1,5 +1,7 @@
 """The tensors of a step against a plain construction, token by token. Knows no model."""
 
+from dataclasses import replace
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,6 +10,10 @@ from anychip.engine.batch import Batch, Row
 from anychip.engine.inputs import InputBuilder
 from anychip.engine.request import GenerateRequest
 from anychip.engine.sequence import Sequence
+from anychip_sdk.state import StateGroup, StateSpec, StateTensor
+
+KV = StateSpec("kv", "paged", (StateTensor("k", (1, 2)), StateTensor("v", (1, 2))))
+GROUPS = (StateGroup(KV, 2), StateGroup(replace(KV, window=8), 1))
 
 
 @st.composite
@@ -32,9 +38,9 @@ def batches(draw):
 
 @settings(max_examples=80, deadline=None)
 @given(batches())
-def test_inputs_equal_a_plain_construction(drawn):
+def test_a_step_equals_a_plain_construction(drawn):
     size, batch = drawn
-    inputs = InputBuilder(size, torch.device("cpu")).build(batch)
+    step = InputBuilder(size, torch.device("cpu"), GROUPS).build(batch)
     tokens, positions, slots, logit_rows, starts = [], [], [], [], [0]
     for row in batch.rows:
         for place in range(row.start, row.start + row.count):
@@ -44,22 +50,23 @@ def test_inputs_equal_a_plain_construction(drawn):
         starts.append(len(tokens))
         if row.samples:
             logit_rows.append(len(tokens) - 1)
-    assert inputs.token_ids.tolist() == tokens
-    assert inputs.positions.tolist() == positions
-    assert inputs.slots.tolist() == inputs.batch.slots.tolist() == slots
-    assert inputs.logit_rows.tolist() == logit_rows
-    assert inputs.batch.query_start.tolist() == starts
-    assert inputs.batch.context_lens.tolist() == [row.end for row in batch.rows]
-    assert inputs.batch.query_lens_host == tuple(row.count for row in batch.rows)
-    assert inputs.batch.context_lens_host == tuple(row.end for row in batch.rows)
-    assert (inputs.batch.decode_rows, inputs.batch.page_size) == (batch.decode_rows, size)
+    assert step.token_ids.tolist() == tokens
+    assert step.positions.tolist() == positions
+    assert step.paged(0) is step.paged(1)
+    assert step.paged(0).slots.tolist() == slots
+    assert step.logit_rows.tolist() == logit_rows
+    assert step.query_start.tolist() == starts
+    assert step.context_lens.tolist() == [row.end for row in batch.rows]
+    assert step.query_lens_host == tuple(row.count for row in batch.rows)
+    assert step.context_lens_host == tuple(row.end for row in batch.rows)
+    assert (step.decode_rows, step.page_size) == (batch.decode_rows, size)
 
 
 @settings(max_examples=60, deadline=None)
 @given(batches())
 def test_the_page_table_leads_every_earlier_token_to_its_page(drawn):
     size, batch = drawn
-    table = InputBuilder(size, torch.device("cpu")).build(batch).batch.page_table
+    table = InputBuilder(size, torch.device("cpu"), GROUPS).build(batch).paged(1).page_table
     for line, row in zip(table.tolist(), batch.rows, strict=True):
         used = -(-row.end // size)
         assert line[:used] == row.sequence.pages[:used]
@@ -70,10 +77,8 @@ def test_the_page_table_leads_every_earlier_token_to_its_page(drawn):
 def test_dtypes_are_what_the_ops_say():
     sequence = Sequence(GenerateRequest("r", [1, 2, 3]))
     sequence.pages = [4]
-    inputs = InputBuilder(16, torch.device("cpu")).build(Batch((Row(sequence, 0, 2, 0),), 0))
-    assert {inputs.token_ids.dtype, inputs.positions.dtype, inputs.slots.dtype} == {torch.int64}
-    assert {inputs.batch.query_start.dtype, inputs.batch.context_lens.dtype, inputs.batch.page_table.dtype} == {
-        torch.int32
-    }
-    assert inputs.logit_rows.shape == (0,)
-    assert inputs.logit_rows.dtype == torch.int64
+    step = InputBuilder(16, torch.device("cpu"), GROUPS).build(Batch((Row(sequence, 0, 2, 0),), 0))
+    assert {step.token_ids.dtype, step.positions.dtype, step.paged(0).slots.dtype} == {torch.int64}
+    assert {step.query_start.dtype, step.context_lens.dtype, step.paged(0).page_table.dtype} == {torch.int32}
+    assert step.logit_rows.shape == (0,)
+    assert step.logit_rows.dtype == torch.int64

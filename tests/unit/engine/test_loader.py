@@ -51,7 +51,11 @@ class RecordingPlugin(StubPlugin):
         return SlabKVPool(spec, device)
 
     @hookimpl
-    def anychip_compile(self, graph, context):
+    def anychip_compiles(self, program):
+        return [None] * len(program.calls)
+
+    @hookimpl
+    def anychip_compile(self, program, context):
         self.log.append("compile")
         self.context = context
         return self.compiled
@@ -89,7 +93,8 @@ def test_the_pool_is_what_the_plan_says(tiny):
     plugin = RecordingPlugin()
     recipe = make_recipe(tiny, memory={"kv_tokens": 320, "page_size": 16, "kv_dtype": "bfloat16"})
     with loaded(recipe, backend_of(plugin)) as model:
-        assert (plugin.spec.layers, plugin.spec.kv_heads, plugin.spec.head_dim) == (3, 2, 32)
+        (group,) = plugin.spec.groups
+        assert (group.layers, [tensor.shape for tensor in group.spec.tensors]) == (3, [(2, 32), (2, 32)])
         assert plugin.spec.dtype == torch.bfloat16
         assert (model.pool.layout.pages, model.pool.layout.page_size) == (20, 16)
 
@@ -101,7 +106,7 @@ def test_threads_and_limits_reach_the_backend(tiny):
     )
     with loaded(recipe, backend_of(plugin)):
         assert plugin.config.threads == 3
-        assert (plugin.context.max_tokens, plugin.context.max_rows) == (120, 20)
+        assert (plugin.context.limits.tokens, plugin.context.limits.rows) == (120, 20)
         assert plugin.context.dtype == torch.float32
 
 
@@ -109,14 +114,14 @@ def test_what_the_backend_compiled_is_what_runs(tiny):
     plugin = RecordingPlugin()
     calls = []
 
-    def forward(*inputs):
-        calls.append(len(inputs))
-        return torch.zeros(len(inputs[0]), 512)
+    def forward(step, *inputs):
+        calls.append((step.tokens, len(inputs)))
+        return (torch.zeros(len(step.logit_rows), 512),)
 
     plugin.compiled = forward
     with loaded(make_recipe(tiny, fusion={"verify": False}), backend_of(plugin)) as model:
         assert logits_of(model, [5, 6, 7]).abs().max() == 0
-    assert calls == [5]
+    assert calls == [(3, 0)]
 
 
 def test_verification_leaves_nothing_on_the_device(tiny):

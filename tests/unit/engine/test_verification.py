@@ -1,5 +1,7 @@
 """Fusions whose kernels compute something else are refused at load, and what is left is right. Knows wrong kernels."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from structlog.testing import capture_logs
@@ -34,16 +36,17 @@ def add_rms_norm_returning_the_wrong_total(x, residual, weight, eps):
     return reference("add_rms_norm")(x, residual, weight, eps)[0], residual
 
 
-def qk_norm_rope_without_eps(q, k, nq, nk, eps, positions, table):
-    return reference("qk_norm_rope")(q, k, nq, nk, 0.0, positions, table)
+def qk_norm_rope_without_eps(q, k, nq, nk, eps, step, table):
+    return reference("qk_norm_rope")(q, k, nq, nk, 0.0, step, table)
 
 
-def qk_norm_rope_one_position_late(q, k, nq, nk, eps, positions, table):
-    return reference("qk_norm_rope")(q, k, nq, nk, eps, positions.clamp(min=1), table)
+def qk_norm_rope_one_position_late(q, k, nq, nk, eps, step, table):
+    late = replace(step, positions=step.positions.clamp(min=1))
+    return reference("qk_norm_rope")(q, k, nq, nk, eps, late, table)
 
 
-def qk_norm_rope_with_the_norms_swapped(q, k, nq, nk, eps, positions, table):
-    return reference("qk_norm_rope")(q, k, nk, nq, eps, positions, table)
+def qk_norm_rope_with_the_norms_swapped(q, k, nq, nk, eps, step, table):
+    return reference("qk_norm_rope")(q, k, nk, nq, eps, step, table)
 
 
 def silu_mul_of_another_slope(gate, up):
@@ -54,18 +57,26 @@ def silu_mul_swapped(gate, up):
     return reference("silu_mul")(up, gate)
 
 
-def mha_with_another_scale(*args):
-    return reference("mha")(*args[:15], args[15] * 1.001, args[16])
+def mha_with(**changed):
+    """The reference, given other arguments by name."""
+    names = [arg.name for arg in CATALOGUE["mha"].args]
+
+    def kernel(*args):
+        given = dict(zip(names, args, strict=False))
+        return reference("mha")(**{**given, **{name: change(given[name]) for name, change in changed.items()}})
+
+    kernel.__name__ = "mha_with_another_" + "_".join(changed)
+    return kernel
 
 
-def mha_without_norms(*args):
-    return reference("mha")(*args[:4], None, None, *args[6:])
+mha_with_another_scale = mha_with(scale=lambda scale: scale * 1.001)
+mha_without_norms = mha_with(q_norm=lambda _: None, k_norm=lambda _: None)
 
 
 def mha_that_writes_no_values(*args):
-    k_cache, v_cache = args[8], args[9]
-    out, _, _ = reference("mha")(*args[:9], v_cache.clone(), *args[10:])
-    return out * 0.999, k_cache, v_cache
+    at = [arg.name for arg in CATALOGUE["mha"].args].index("v_cache")
+    out, k_cache, _ = reference("mha")(*args[:at], args[at].clone(), *args[at + 1 :])
+    return out * 0.999, k_cache, args[at]
 
 
 def ffn_with_the_halves_swapped(x, gate_up, bias, down, down_bias):
@@ -192,16 +203,10 @@ def test_two_wrong_kernels_are_both_found_and_no_other(dtype):
 
 
 def test_a_window_that_the_fused_kernel_ignores_is_found():
-    def mha_without_window(*args):
-        return reference("mha")(*args[:16], None)
-
     windowed = {"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 0}
     assert refused(backend_with(), "qwen2", policies=["mha"], **windowed) == set()
-    assert refused(backend_with(mha=mha_without_window), "qwen2", policies=["mha"], **windowed) == {"mha"}
+    assert refused(backend_with(mha=mha_with(window=lambda _: None)), "qwen2", policies=["mha"], **windowed) == {"mha"}
 
 
 def test_a_bias_that_the_fused_kernel_ignores_is_found():
-    def mha_without_bias(*args):
-        return reference("mha")(*args[:3], None, *args[4:])
-
-    assert refused(backend_with(mha=mha_without_bias), "qwen2", policies=["mha"]) == {"mha"}
+    assert refused(backend_with(mha=mha_with(qkv_bias=lambda _: None)), "qwen2", policies=["mha"]) == {"mha"}
