@@ -67,4 +67,4 @@ def _room(*steps: Step) -> StepLimits:
     )
 
 
-__all__ = ["STEP_OPS"]
+__all__ = ["STEP_OPS", "preparations_follow_the_step"]
