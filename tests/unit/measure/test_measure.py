@@ -104,19 +104,20 @@ def test_every_kernel_of_a_plan_is_measured(backend, memory, monkeypatch):
 
 @pytest.fixture
 def compiler(monkeypatch):
-    """The backend compiles every graph, and leaves steps of more than two tokens to the generated Python."""
+    """The backend compiles every program whole, and leaves steps of more than two tokens to the generated Python."""
     compiled = []
 
-    def compile_graph(_self, _graph, context):
-        def run(*inputs):
-            if inputs[0].shape[0] <= 2:
-                compiled.append(inputs[0].shape[0])
-                return torch.zeros(inputs[-1].shape[0], TINY["vocab_size"])
-            return context.generated(*inputs)
+    def compile_program(_self, _program, context):
+        def run(step):
+            if step.tokens <= 2:
+                compiled.append(step.tokens)
+                return (torch.zeros(len(step.logit_rows), TINY["vocab_size"]),)
+            return context.generated(step)
 
         return run
 
-    monkeypatch.setattr(Backend, "compile", compile_graph)
+    monkeypatch.setattr(Backend, "compiles", lambda _self, program: (None,) * len(program.calls))
+    monkeypatch.setattr(Backend, "compile", compile_program)
     return compiled
 
 
