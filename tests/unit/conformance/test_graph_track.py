@@ -10,6 +10,7 @@ from anychip_sdk.conformance.requirements import REQUIREMENTS
 from anychip_sdk.fusion import Fusion
 from anychip_sdk.hooks import hookimpl
 from anychip_sdk.ops import CATALOGUE
+from anychip_sdk.program import interpret
 from anychip_sdk.testing import reference_plugin
 from support.plans import StubPlugin, references
 from support.platform_checks import ALL_FUSIONS, claims, context_of, failures, run
@@ -30,8 +31,12 @@ class Plugin(StubPlugin):
         return self.fusions
 
     @hookimpl
-    def anychip_compile(self, graph, context):
-        return None if self.compiler is None else self.compiler(graph, context)
+    def anychip_compiles(self, program):
+        return None if self.compiler is None else [None] * len(program.calls)
+
+    @hookimpl
+    def anychip_compile(self, program, context):
+        return None if self.compiler is None else self.compiler(program, context)
 
 
 def stub(*fusions, compiler=None, without=(), **kernels):
@@ -71,13 +76,13 @@ def test_the_references_pass_and_say_that_they_are_the_fallback(tmp_path):
 
 
 def test_a_compiler_that_runs_the_graph_passes(tmp_path):
-    def compiler(graph, context):
-        from anychip.graph.codegen import generate
-        from anychip.graph.ir import ModelGraph
+    def compiler(program, context):
+        return interpret(program, context.values, context.limits)
 
-        return generate(ModelGraph(graph, None), context.values).forward
-
-    assert failing(stub(compiler=compiler), tmp_path, "float32") == {}
+    backend = stub(compiler=compiler)
+    assert failing(backend, tmp_path, "*float32") == {}
+    results = run("AC-GRAPH-010", backend, claims(backend, fusions=ALL_FUSIONS), tmp_path)
+    assert all(context.measured["pieces"] > 0 for *_, context in results)
 
 
 def test_a_fusion_of_the_backends_own_that_is_right_passes(tmp_path):
@@ -108,7 +113,7 @@ def test_a_wrong_unfused_kernel(tmp_path):
         ("add_rms_norm", lambda x, y, w, eps: (reference("rms_norm")(x, w, eps), x + y)),
         ("qk_norm_rope", lambda q, k, nq, nk, *rest: reference("qk_norm_rope")(q, k, nk, nq, *rest)),
         ("ffn", lambda x, wgu, bgu, wd, bd: reference("ffn")(x, wgu.roll(1, 0), bgu, wd, bd)),
-        ("mha", lambda *args: reference("mha")(*args[:15], args[15] * 1.02, *args[16:])),
+        ("mha", lambda *args: reference("mha")(*args[:13], args[13] * 1.02, *args[14:])),
     ],
 )
 def test_a_wrong_fused_kernel(tmp_path, policy, kernel):
@@ -176,15 +181,15 @@ def test_a_matcher_that_does_not_look_for_second_users(tmp_path, monkeypatch):
 
 
 def test_a_fusion_that_ignores_one_of_two_eps(tmp_path):
-    def pattern(q, k, nq, nk, eps_q, eps_k, positions, table):
-        return ops.rope(ops.rms_norm(q, nq, eps_q), ops.rms_norm(k, nk, eps_k), positions, table)
+    def pattern(q, k, nq, nk, eps_q, eps_k, step, table):
+        return ops.rope(ops.rms_norm(q, nq, eps_q), ops.rms_norm(k, nk, eps_k), step, table)
 
-    def replacement(q, k, nq, nk, eps_q, eps_k, positions, table):
-        return ops.qk_norm_rope(q, k, nq, nk, eps_q, positions, table)
+    def replacement(q, k, nq, nk, eps_q, eps_k, step, table):
+        return ops.qk_norm_rope(q, k, nq, nk, eps_q, step, table)
 
     def taken_apart(function):
-        def call(q, k, nq, nk, eps_q, eps_k, positions, table):
-            q, k = function(q, k, nq, nk, eps_q, eps_k, positions, table)
+        def call(q, k, nq, nk, eps_q, eps_k, step, table):
+            q, k = function(q, k, nq, nk, eps_q, eps_k, step, table)
             return q, k
 
         return call
@@ -232,12 +237,9 @@ def test_an_applied_fusion_that_is_not_claimed(tmp_path):
     assert REQUIREMENTS["AC-GRAPH-009"].force == "SHOULD"
 
 
-def test_a_compiled_graph_that_keeps_its_first_answer(tmp_path):
-    def compiler(graph, context):
-        from anychip.graph.codegen import generate
-        from anychip.graph.ir import ModelGraph
-
-        forward = generate(ModelGraph(graph, None), context.values).forward
+def test_a_compiled_piece_that_keeps_its_first_answer(tmp_path):
+    def compiler(program, context):
+        forward = interpret(program, context.values, context.limits)
         kept = []
 
         def replay(*inputs):
@@ -246,9 +248,15 @@ def test_a_compiled_graph_that_keeps_its_first_answer(tmp_path):
 
         return replay
 
-    found = failing(stub(compiler=compiler), tmp_path, "float32")
+    found = failing(stub(compiler=compiler), tmp_path, "*float32")
     assert set(found) == {"AC-GRAPH-010"}
-    assert "run 1 of the compiled graph" in found["AC-GRAPH-010"]["float32"]
+    assert set(found["AC-GRAPH-010"]) == {"fused-float32", "unfused-float32"}
+    assert "run 1 of calls 0 to" in found["AC-GRAPH-010"]["fused-float32"]
+
+
+def test_a_compiler_that_takes_what_it_cannot_compile(tmp_path):
+    found = failing(stub(compiler=lambda program, context: None), tmp_path, "*float32")
+    assert set(found) == {"AC-GRAPH-011"}
 
 
 def test_a_requirement_leaves_the_pool_as_it_was(tmp_path):
