@@ -100,7 +100,7 @@ def test_what_is_no_number_stays_one(instruction_set):
     ones = torch.ones(37)
     for out in (ROWS.rms_norm(x, ones, 1e-6), ROWS.add_rms_norm(x, x, ones, 1e-6)[0]):
         assert out.isnan().all(dim=1).tolist() == [False, True, False]
-    assert torch.equal(ROWS.silu_mul(x, x).isnan(), x.isnan())
+    assert torch.equal(KERNELS["silu_mul"](x, x).isnan(), x.isnan())
 
 
 @BUILT

@@ -2,7 +2,7 @@
 
 api: 1
 dtypes: [float32, bfloat16]
-ops: {linear: [float32, bfloat16], rms_norm: all}     # all: of the dtypes above
+ops: {linear: [float32, bfloat16], rms_norm: all}     # all: of the dtypes above; ops: all: the whole catalogue
 capabilities: {deterministic: true, async_streams: false}
 accumulator: {linear: float32}
 subnormals: preserve                                   # or flush
@@ -132,6 +132,8 @@ class _Reader:
         )
 
     def ops(self, tree: Any, dtypes: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        if tree.get("ops") == "all":
+            return dict.fromkeys(CATALOGUE, dtypes)
         found = {}
         ops = self.mapping(tree, "ops")
         self.known(ops, tuple(CATALOGUE), "ops.")
@@ -210,7 +212,7 @@ class _Reader:
         if value is None:
             return {}
         if not isinstance(value, Mapping):
-            self.wrong(tree, key, "must be a map")
+            self.wrong(tree, key, "must be a map" + (", or all" if key == "ops" else ""))
             return {}
         return value
 

@@ -5,12 +5,37 @@ from __future__ import annotations
 import torch
 
 from anychip_sdk.ops.base import STEP, Arg, accumulated, accurate, op
+from anychip_sdk.ops.cases import Args, Case
+from anychip_sdk.ops.checks import Checks, Terms, plant_not_a_number
 from anychip_sdk.step import Step
 
 K_CACHE = Arg("k_cache", ("pages", "page_size", "kv_heads", "head_dim"), state=True)
 V_CACHE = Arg("v_cache", ("pages", "page_size", "kv_heads", "head_dim"), state=True)
 STEP_ARG = Arg("step", dtype=STEP)
 GROUP = Arg("group", dtype="int", doc="which of the step's groups of states the caches belong to")
+
+
+def _case(case: Case) -> Args:
+    step = case.step()
+    q = case.heads(step.tokens)[0]
+    return q, *case.poisoned(step), step, case["head_dim"] ** -0.5, case["window"] or None, 0
+
+
+def _terms(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    step: Step,
+    scale: float,
+    window: int | None = None,
+    group: int = 0,
+) -> list[Terms]:
+    """A score's error becomes a weight's relative error; weights may be rounded to the dtype before they meet v."""
+    mixed = paged_attention.reference(q, k, v.abs(), step, scale, window, group)
+    longest = k.nan_to_num(0.0, 0.0, 0.0).square().sum(-1).sqrt().max() if k.numel() else torch.tensor(0.0)
+    scores = q.square().sum(-1, keepdim=True).sqrt() * longest * abs(scale)
+    context = max(step.context_lens_host, default=1)
+    return [Terms((context**0.5 + 2 * q.shape[-1] ** 0.5 * scores) * mixed, mixed)]
 
 
 @op(
@@ -23,6 +48,7 @@ GROUP = Arg("group", dtype="int", doc="which of the step's groups of states the 
     GROUP,
     returns=Arg("out", ("tokens", "heads", "head_dim")),
     error=accumulated("context", 8.0),
+    checks=Checks(_case, plant_not_a_number, _terms),
 )
 def paged_attention(
     q: torch.Tensor,
@@ -57,3 +83,6 @@ def paged_attention(
         out[start : start + length] = torch.einsum("hqk,khd->qhd", weights, v).to(q.dtype)
         start += length
     return out
+
+
+__all__ = ["GROUP", "K_CACHE", "STEP_ARG", "V_CACHE", "paged_attention"]

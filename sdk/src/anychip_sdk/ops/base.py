@@ -1,4 +1,4 @@
-"""What a catalogue op is: its schema, its error model and its reference. Knows no kernel and no device."""
+"""What a catalogue op is: its schema, its reference and how its kernels are checked. Knows no kernel and no device."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import torch
 from torch.overrides import handle_torch_function, has_torch_function
+
+from anychip_sdk.ops.checks import Checks
 
 STEP = "Step"  #: the dtype of the argument that is the step
 
@@ -83,6 +85,7 @@ class Op:
         error: ErrorModel,
         version: int,
         composed_of: tuple[str, ...],
+        checks: Checks | None = None,
     ) -> None:
         self.name = reference.__name__
         self.version = version
@@ -91,6 +94,8 @@ class Op:
         self.returns = returns
         self.error = error
         self.composed_of = composed_of
+        self.checks = checks
+        self.mistakes: list[Callable[..., Any]] = []
         self.signature = inspect.signature(reference)
         # torch.fx prints a call_function node by these
         self.__name__ = reference.__name__
@@ -125,6 +130,14 @@ class Op:
     def mutated(self) -> tuple[str, ...]:
         """The names of the arguments that are written in place."""
         return tuple(arg.name for arg in self.args if arg.mutated)
+
+    def mistake(self, broken: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare a kernel that is wrong in a way that is easily made; the conformance suite must find it.
+
+        Its name and docstring say what is wrong. Decorate it with `@OP.mistake`.
+        """
+        self.mistakes.append(broken)
+        return broken
 
     def schema(self) -> str:
         """One line: name(arg: dtype[shape], ...) -> results."""
@@ -172,6 +185,7 @@ def op(
     error: ErrorModel,
     version: int = 1,
     composed_of: tuple[str, ...] = (),
+    checks: Checks | None = None,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Put a reference into the catalogue as an op.
 
@@ -180,11 +194,20 @@ def op(
         returns: what it returns; arguments written in place are returned too, so that order is visible in a graph.
         error: how far a kernel may be off.
         composed_of: for a fused op, the ops whose composition it equals.
+        checks: how kernels are checked; every op of the catalogue has them.
     """
 
     def wrap(reference: Callable[..., Any]) -> Op:
         results = returns if isinstance(returns, tuple) else (returns,)
-        new = Op(reference, args=args, returns=results, error=error, version=version, composed_of=composed_of)
+        new = Op(
+            reference,
+            args=args,
+            returns=results,
+            error=error,
+            version=version,
+            composed_of=composed_of,
+            checks=checks,
+        )
         CATALOGUE.add(new)
         return new
 

@@ -6,12 +6,20 @@ import torch
 
 from anychip_sdk.ops.attention import GROUP, K_CACHE, STEP_ARG, V_CACHE, paged_attention
 from anychip_sdk.ops.base import Arg, accumulated, op
+from anychip_sdk.ops.cases import EPS, Args, Case
+from anychip_sdk.ops.checks import Checks, plant_not_a_number
 from anychip_sdk.ops.elementwise import silu_mul
 from anychip_sdk.ops.kv import K_WRITTEN, V_WRITTEN, kv_write
 from anychip_sdk.ops.linear import linear
 from anychip_sdk.ops.norm import rms_norm
 from anychip_sdk.ops.rope import rope
 from anychip_sdk.step import Step
+
+
+def _ffn_case(case: Case) -> Args:
+    gate_up, down = (2 * case["inner"], case["hidden"]), (case["hidden"], case["inner"])
+    x = case.floats(case["tokens"], case["hidden"])
+    return x, case.weight(*gate_up), case.vector(gate_up[0]), case.weight(*down), case.vector(down[0])
 
 
 @op(
@@ -23,6 +31,7 @@ from anychip_sdk.step import Step
     returns=Arg("out", ("tokens", "hidden")),
     error=accumulated("inner", 16.0),
     composed_of=("linear", "silu_mul"),
+    checks=Checks(_ffn_case, plant_not_a_number),
 )
 def ffn(
     x: torch.Tensor,
@@ -35,6 +44,28 @@ def ffn(
     gate, up = linear.reference(x, gate_up_weight, gate_up_bias).chunk(2, dim=-1)
     out: torch.Tensor = linear.reference(silu_mul.reference(gate, up), down_weight, down_bias)
     return out
+
+
+def _mha_case(case: Case) -> Args:
+    step = case.step()
+    rows = (case["heads"] + 2 * case["kv_heads"]) * case["head_dim"]
+    norms = tuple(case.norm_weight(case["head_dim"]) if case.bias else None for _ in range(2))
+    return (
+        case.floats(step.tokens, case["hidden"]),
+        case.weight(rows, case["hidden"]),
+        case.vector(rows),
+        *norms,
+        EPS,
+        case.table(),
+        *case.poisoned(step),
+        step,
+        case.weight(case["hidden"], case["heads"] * case["head_dim"]),
+        case.vector(case["hidden"]),
+        case["heads"],
+        case["head_dim"] ** -0.5,
+        case["window"] or None,
+        0,
+    )
 
 
 @op(
@@ -57,6 +88,7 @@ def ffn(
     returns=(Arg("out", ("tokens", "hidden")), K_CACHE, V_CACHE),
     error=accumulated("context", 16.0),
     composed_of=("linear", "rms_norm", "rope", "kv_write", "paged_attention"),
+    checks=Checks(_mha_case, special=None),
 )
 def mha(
     x: torch.Tensor,
@@ -86,3 +118,6 @@ def mha(
     kv_write.reference(k, v, k_cache, v_cache, step, group)
     mixed = paged_attention.reference(q, k_cache, v_cache, step, scale, window, group)
     return linear.reference(mixed.flatten(1), out_weight, out_bias), k_cache, v_cache
+
+
+__all__ = ["ffn", "mha"]

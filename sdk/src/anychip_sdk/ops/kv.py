@@ -8,10 +8,16 @@ import torch
 
 from anychip_sdk.ops.attention import GROUP, K_CACHE, STEP_ARG, V_CACHE
 from anychip_sdk.ops.base import EXACT, Arg, op
+from anychip_sdk.ops.cases import Args, Case
+from anychip_sdk.ops.checks import Checks, plant_in_moved
 from anychip_sdk.step import Step
 
 K_WRITTEN = dataclasses.replace(K_CACHE, mutated=True)
 V_WRITTEN = dataclasses.replace(V_CACHE, mutated=True)
+
+
+def _case(case: Case) -> Args:
+    return *case.heads(case["tokens"])[1:], *case.caches(), case.written(), 0
 
 
 @op(
@@ -23,6 +29,7 @@ V_WRITTEN = dataclasses.replace(V_CACHE, mutated=True)
     GROUP,
     returns=(K_CACHE, V_CACHE),
     error=EXACT,
+    checks=Checks(_case, plant_in_moved),
 )
 def kv_write(
     k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, step: Step, group: int = 0
@@ -33,3 +40,6 @@ def kv_write(
     k_cache[at] = k.to(k_cache.dtype)
     v_cache[at] = v.to(v_cache.dtype)
     return k_cache, v_cache
+
+
+__all__ = ["K_WRITTEN", "V_WRITTEN", "kv_write"]

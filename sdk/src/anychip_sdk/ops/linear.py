@@ -6,9 +6,34 @@ import torch
 
 from anychip_sdk.ops.attention import STEP_ARG
 from anychip_sdk.ops.base import EXACT, Arg, accumulated, accurate, op
+from anychip_sdk.ops.cases import Args, Case
+from anychip_sdk.ops.checks import Checks, Terms, plant_in_first_rows, plant_in_moved
 from anychip_sdk.step import Step
 
 WEIGHT = Arg("weight", ("out", "in"), weight=True)
+
+
+def product_terms(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> list[Terms]:
+    """Of x @ weight.T + bias."""
+    sums = torch.nn.functional.linear(x.abs(), weight.abs(), None if bias is None else bias.abs())
+    return [Terms(sums * max(1, x.shape[-1]) ** 0.5)]
+
+
+def _embedding_case(case: Case) -> Args:
+    return case.looked_up(), case.weight(case["vocab"], case["hidden"])
+
+
+def _linear_case(case: Case) -> Args:
+    x = case.floats(case["tokens"], case["hidden"])
+    return x, case.weight(case["out"], case["hidden"]), case.vector(case["out"])
+
+
+def _lm_head_case(case: Case) -> Args:
+    return case.floats(case["rows"], case["hidden"]), case.weight(case["vocab"], case["hidden"])
+
+
+def _select_rows_case(case: Case) -> Args:
+    return case.two()[0], case.looked_up()
 
 
 @op(
@@ -16,6 +41,7 @@ WEIGHT = Arg("weight", ("out", "in"), weight=True)
     Arg("weight", ("vocab", "hidden"), weight=True),
     returns=Arg("out", ("tokens", "hidden")),
     error=EXACT,
+    checks=Checks(_embedding_case, plant_in_moved),
 )
 def embedding(step: Step, weight: torch.Tensor) -> torch.Tensor:
     """The table's rows of the step's ids, each in 0 .. vocab-1; the step's own embeddings where it brings some."""
@@ -30,6 +56,7 @@ def embedding(step: Step, weight: torch.Tensor) -> torch.Tensor:
     Arg("bias", ("out",), optional=True, weight=True),
     returns=Arg("out", ("...", "out")),
     error=accumulated("in"),
+    checks=Checks(_linear_case, plant_in_first_rows, product_terms),
 )
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x @ weight.T + bias, summed in at least float32."""
@@ -45,6 +72,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     WEIGHT,
     returns=Arg("logits", ("rows", "out"), "float32"),
     error=accumulated("in"),
+    checks=Checks(_lm_head_case, plant_in_first_rows, product_terms),
 )
 def lm_head(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """x @ weight.T as float32 (float64 for float64), whatever the model's dtype: what sampling starts from.
@@ -61,7 +89,11 @@ def lm_head(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     STEP_ARG,
     returns=Arg("out", ("logits", "dim")),
     error=EXACT,
+    checks=Checks(_select_rows_case, plant_in_moved),
 )
 def select_rows(x: torch.Tensor, step: Step) -> torch.Tensor:
     """x[step.logit_rows]: the tokens whose logits are wanted."""
     return x.index_select(0, step.logit_rows)
+
+
+__all__ = ["embedding", "linear", "lm_head", "product_terms", "select_rows"]

@@ -11,6 +11,9 @@ from __future__ import annotations
 import torch
 
 from anychip_sdk.ops.base import Arg, accumulated, accurate, op
+from anychip_sdk.ops.cases import Args, Case
+from anychip_sdk.ops.checks import Checks, Terms, plant_in_first_rows
+from anychip_sdk.ops.linear import product_terms
 
 #: values of a row that lie in 16 bytes: byte j holds value j in its lower half and value j + 16 in its upper one
 PACKED = 32
@@ -77,7 +80,83 @@ def _product(
     return torch.nn.functional.linear(levels * scale, weight.to(scale.dtype), wide_bias)
 
 
-@op(X, WEIGHT, SCALE, BIAS, ROUNDING, returns=Arg("out", ("...", "out")), error=accumulated("in"))
+def _rounded_terms(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, block: int = BLOCK
+) -> list[Terms]:
+    """Whole numbers sum without error; only what is so near a tie that float32 can't tell may be a step off."""
+    levels, scale = rounded(x, block)
+    [products] = product_terms(levels * scale, weight, bias)
+    ratio = torch.where(scale == 0, 0.0, x / scale).abs()
+    steps = torch.where((ratio % 1 - 0.5).abs() <= 4 * torch.finfo(torch.float32).eps * ratio, scale, 0.0)
+    return [products._replace(stepped=torch.nn.functional.linear(steps, weight.abs()))]
+
+
+def _int8_terms(
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None, block: int = BLOCK
+) -> list[Terms]:
+    return _rounded_terms(x, dequantized_int8(weight, scale), bias, block)
+
+
+def _int4_terms(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    minimum: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+) -> list[Terms]:
+    """A level's product and the minimum's may cancel, so the sizes are of both."""
+    [terms] = _rounded_terms(x, dequantized_int4(weight, scale, minimum), bias)
+    if minimum is None:
+        return [terms]
+    sizes = dequantized_int4(weight, scale.abs(), minimum.abs())
+    return [terms._replace(sums=product_terms(x, sizes, bias)[0].sums)]
+
+
+def _lm_head_int8_terms(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, block: int = BLOCK) -> list[Terms]:
+    return _int8_terms(x, weight, scale, None, block)
+
+
+def _int8_weight(case: Case, rows: int, columns: int) -> Args:
+    """A weight of whole numbers and its scales, one a row or one for every 32 neighbours."""
+    groups = columns // PACKED if columns % PACKED == 0 and case.integers(1, below=2) else 1
+    levels = (case.integers(rows, columns, below=255) - 127).to(torch.int8)
+    return levels, case.scales(rows, groups, columns, 127, torch.float32)
+
+
+def _int8_case(case: Case) -> Args:
+    x = case.floats(case["tokens"], case["hidden"])
+    return x, *_int8_weight(case, case["out"], case["hidden"]), case.vector(case["out"]), case["block"]
+
+
+def _lm_head_int8_case(case: Case) -> Args:
+    x = case.floats(case["rows"], case["hidden"])
+    return x, *_int8_weight(case, case["vocab"], case["hidden"]), case["block"]
+
+
+def _int4_case(case: Case) -> Args:
+    """`hidden` rounded up to whole packs of values; a minimum where optional vectors are given."""
+    columns = -(-case["hidden"] // PACKED) * PACKED
+    groups = columns // (4 * PACKED) if columns % (4 * PACKED) == 0 and case.integers(1, below=2) else columns // PACKED
+    scale = case.scales(case["out"], groups, columns, 8, torch.float16)
+    return (
+        case.floats(case["tokens"], columns),
+        case.integers(case["out"], columns // 2, below=256).to(torch.uint8),
+        scale,
+        -8 * scale * case.uniform(*scale.shape, low=0.5, high=1.5, dtype=torch.float16) if case.bias else None,
+        case.vector(case["out"]),
+    )
+
+
+@op(
+    X,
+    WEIGHT,
+    SCALE,
+    BIAS,
+    ROUNDING,
+    returns=Arg("out", ("...", "out")),
+    error=accumulated("in"),
+    checks=Checks(_int8_case, plant_in_first_rows, _int8_terms),
+)
 def linear_int8(
     x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None, block: int = BLOCK
 ) -> torch.Tensor:
@@ -95,6 +174,7 @@ def linear_int8(
     BIAS,
     returns=Arg("out", ("...", "out")),
     error=accumulated("in"),
+    checks=Checks(_int4_case, plant_in_first_rows, _int4_terms),
 )
 def linear_int4(
     x: torch.Tensor,
@@ -119,6 +199,7 @@ def linear_int4(
     ROUNDING,
     returns=Arg("logits", ("rows", "out"), "float32"),
     error=accumulated("in"),
+    checks=Checks(_lm_head_int8_case, plant_in_first_rows, _lm_head_int8_terms),
 )
 def lm_head_int8(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, block: int = BLOCK) -> torch.Tensor:
     """`linear_int8` to float32 (float64 for float64), whatever the model's dtype: what sampling starts from."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from anychip_sdk.ops import cases
 from anychip_sdk.ops.attention import STEP_ARG
 from anychip_sdk.ops.base import Arg, accurate, cancelling, op
+from anychip_sdk.ops.cases import Args, Case
+from anychip_sdk.ops.checks import Checks, Terms, plant_not_a_number
 from anychip_sdk.ops.norm import normalise
 from anychip_sdk.step import Step
 
@@ -31,11 +34,44 @@ def angles(table: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype) -> 
     return cos, sin
 
 
-@op(Q, K, STEP_ARG, TABLE, returns=RESULTS, error=cancelling(4))
+def _pairs(x: torch.Tensor, rotary_dim: int) -> torch.Tensor:
+    """|x[i]| + |x[i + rotary_dim/2]| for both of a pair."""
+    first, second, rest = x.abs().split((rotary_dim // 2, rotary_dim // 2, x.shape[-1] - rotary_dim), dim=-1)
+    return torch.cat((first + second, first + second, rest), dim=-1)
+
+
+def _case(case: Case) -> Args:
+    return *case.heads(case["tokens"])[:2], case.looked_up(), case.table()
+
+
+def _terms(q: torch.Tensor, k: torch.Tensor, step: Step, table: torch.Tensor) -> list[Terms]:
+    return [Terms(_pairs(x, table.shape[-1])) for x in (q, k)]
+
+
+@op(Q, K, STEP_ARG, TABLE, returns=RESULTS, error=cancelling(4), checks=Checks(_case, plant_not_a_number, _terms))
 def rope(q: torch.Tensor, k: torch.Tensor, step: Step, table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Rotate queries and keys to their positions; half-split pairs (the Hugging Face layout)."""
     cos, sin = angles(table, step.positions, q.dtype)
     return rotate(q, cos, sin), rotate(k, cos, sin)
+
+
+def _normed_case(case: Case) -> Args:
+    q, k, step, table = _case(case)
+    return q, k, case.norm_weight(case["head_dim"]), case.norm_weight(case["head_dim"]), cases.EPS, step, table
+
+
+def _normed_terms(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    q_weight: torch.Tensor,
+    k_weight: torch.Tensor,
+    eps: float,
+    step: Step,
+    table: torch.Tensor,
+) -> list[Terms]:
+    """The normalised heads are rounded twice before they are turned."""
+    sizes = [_pairs(normalise(x, weight, eps), table.shape[-1]) for x, weight in ((q, q_weight), (k, k_weight))]
+    return [Terms(size * size.shape[-1] ** 0.5, 2 * size) for size in sizes]
 
 
 @op(
@@ -49,6 +85,7 @@ def rope(q: torch.Tensor, k: torch.Tensor, step: Step, table: torch.Tensor) -> t
     returns=RESULTS,
     error=cancelling(6),
     composed_of=("rms_norm", "rope"),
+    checks=Checks(_normed_case, plant_not_a_number, _normed_terms),
 )
 def qk_norm_rope(
     q: torch.Tensor,
@@ -62,3 +99,6 @@ def qk_norm_rope(
     """rms_norm of each head of q and k, then rope."""
     cos, sin = angles(table, step.positions, q.dtype)
     return rotate(normalise(q, q_weight, eps), cos, sin), rotate(normalise(k, k_weight, eps), cos, sin)
+
+
+__all__ = ["angles", "qk_norm_rope", "rope", "rotate"]

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from anychip_sdk.ops.base import EXACT, ROUNDED, Arg, cancelling, op
+from anychip_sdk.ops.cases import Args, Case
+from anychip_sdk.ops.checks import Checks, Terms
 
 LOGITS = Arg("logits", ("rows", "vocab"), "float32")
 LOGITS_IN_PLACE = Arg("logits", ("rows", "vocab"), "float32", mutated=True)
 IDS = Arg("token_ids", ("rows",), "int64")
 
 
-@op(LOGITS, returns=IDS, error=EXACT)
+def _ban(args: list[Any], largest: float) -> None:
+    args[0][:, ::2] = -torch.inf
+
+
+def _argmax_case(case: Case) -> Args:
+    return (case.logits(),)
+
+
+@op(LOGITS, returns=IDS, error=EXACT, checks=Checks(_argmax_case, _ban))
 def argmax(logits: torch.Tensor) -> torch.Tensor:
     """The largest logit of each row; the lowest id among equals."""
     return logits.argmax(dim=-1)
+
+
+def _sample_case(case: Case) -> Args:
+    rows = case["rows"]
+    off = torch.arange(rows)
+    return (
+        case.logits(),
+        case.uniform(rows, low=0.2, high=1.5, dtype=torch.float32),
+        case.integers(rows, below=case["vocab"]) * (off % 2),
+        torch.where(off % 3 == 0, 1.0, case.uniform(rows, low=0.3, high=1.0, dtype=torch.float32)),
+        torch.where(off % 4 == 0, 0.0, case.uniform(rows, low=0.0, high=0.2, dtype=torch.float32)),
+        case.uniform(rows, low=0.0, high=1.0, dtype=torch.float64),
+    )
 
 
 @op(
@@ -26,6 +51,7 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
     Arg("uniform", ("rows",), "float64", doc="in [0, 1): the row's random number"),
     returns=IDS,
     error=EXACT,
+    checks=Checks(_sample_case, _ban),
 )
 def sample(
     logits: torch.Tensor,
@@ -57,6 +83,27 @@ def sample(
     return ids.gather(1, index.unsqueeze(1)).squeeze(1)
 
 
+def _penalties_case(case: Case) -> Args:
+    chosen = (case["rows"] + 1) // 2
+    ids = [case.integers(chosen, length, below=case["vocab"] + 1) - 1 for length in (7, 11)]
+    strengths = [case.uniform(chosen, low=low, high=2.0, dtype=torch.float32) for low in (0.5, -2.0, -2.0)]
+    return case.logits(), case.distinct(chosen, case["rows"]), *ids, *strengths
+
+
+def _penalties_terms(
+    logits: torch.Tensor,
+    rows: torch.Tensor,
+    prompt_ids: torch.Tensor,
+    output_ids: torch.Tensor,
+    repetition: torch.Tensor,
+    presence: torch.Tensor,
+    frequency: torch.Tensor,
+) -> list[Terms]:
+    largest = torch.minimum(repetition, 1 / repetition)
+    taken = (largest, -presence.abs(), -frequency.abs())
+    return [Terms(apply_penalties.reference(logits.abs(), rows, prompt_ids, output_ids, *taken))]
+
+
 @op(
     LOGITS_IN_PLACE,
     Arg("rows", ("penalised",), "int64"),
@@ -67,6 +114,7 @@ def sample(
     Arg("frequency", ("penalised",), "float32", doc="0: off"),
     returns=LOGITS,
     error=cancelling(4),
+    checks=Checks(_penalties_case, None, _penalties_terms),
 )
 def apply_penalties(
     logits: torch.Tensor,
@@ -98,6 +146,17 @@ def apply_penalties(
     return logits
 
 
+def _bias_case(case: Case) -> Args:
+    pairs = case.distinct(case["tokens"], case["rows"] * case["vocab"])
+    bias = case.floats(case["tokens"], dtype=torch.float32)
+    return case.logits(), pairs // case["vocab"], pairs % case["vocab"], bias
+
+
+def _plant_in_bias(args: list[Any], largest: float) -> None:
+    args[3][:2] = -torch.inf
+    args[0][args[1][2], args[2][2]] = torch.nan
+
+
 @op(
     LOGITS_IN_PLACE,
     Arg("rows", ("entries",), "int64"),
@@ -105,6 +164,7 @@ def apply_penalties(
     Arg("bias", ("entries",), "float32", doc="-inf bans the token"),
     returns=LOGITS,
     error=ROUNDED,
+    checks=Checks(_bias_case, _plant_in_bias),
 )
 def apply_logit_bias(
     logits: torch.Tensor, rows: torch.Tensor, token_ids: torch.Tensor, bias: torch.Tensor
@@ -112,3 +172,6 @@ def apply_logit_bias(
     """Add a bias to single logits, in place."""
     logits[rows, token_ids] = logits[rows, token_ids] + bias.to(logits.dtype)
     return logits
+
+
+__all__ = ["apply_logit_bias", "apply_penalties", "argmax", "sample"]

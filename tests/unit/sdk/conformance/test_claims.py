@@ -11,6 +11,7 @@ from anychip_sdk.conformance.profiles import covers, missing_claims
 from anychip_sdk.conformance.requirements import REQUIREMENTS
 from anychip_sdk.conformance.run.target import find_target
 from anychip_sdk.errors import BackendNotFound, PreconditionFailed
+from anychip_sdk.ops import CATALOGUE
 from anychip_sdk.profiles import PROFILES
 
 GOOD = """\
@@ -55,6 +56,12 @@ def test_a_manifest_becomes_claims(manifest):
     assert not claims.holds("op:rms_norm:bfloat16")
     assert claims.waivers[0].expires.year == 2027
     assert claims.subnormals == "preserve"
+
+
+def test_the_whole_catalogue_is_claimed_with_a_word(manifest):
+    text = "api: 1\ndtypes: [float32]\nops: all\n"
+    assert read_claims(manifest(text), "odd").ops == {name: ("float32",) for name in CATALOGUE}
+    assert problems(manifest(text.replace("all", "most"))) == ["3  ops: must be a map, or all"]
 
 
 def test_every_problem_is_told_at_once_with_its_line(manifest):

@@ -85,12 +85,11 @@ def _natives(rows: Rows) -> dict[str, KernelFunction]:
     return {
         "add_rms_norm": rows.add_rms_norm,
         "argmax": rows.argmax,
-        "gelu_mul": rows.gelu_mul,
         "kv_write": rows.kv_write,
         "qk_norm_rope": rows.qk_norm_rope,
         "rms_norm": rows.rms_norm,
         "rope": rows.rope,
-        "silu_mul": rows.silu_mul,
+        **{name: rows.gated(name) for name in elementwise.GATES},
     }
 
 
@@ -133,23 +132,18 @@ def _register_packed(
 
 
 _SIMPLE: dict[str, KernelFunction] = {
-    "add": elementwise.add,
     "add_rms_norm": norm.add_rms_norm,
     "apply_logit_bias": apply_logit_bias.reference,  # plain torch already, and it runs rarely
     "apply_penalties": penalties.apply_penalties,
     "argmax": sampling.argmax,
     "embedding": linear.embedding,
-    "gelu": elementwise.gelu,
-    "gelu_mul": elementwise.gelu_mul,
     "kv_write": cache.kv_write,
-    "mul": elementwise.mul,
     "qk_norm_rope": rope.qk_norm_rope,
     "rms_norm": norm.rms_norm,
     "rope": rope.rope,
     "sample": sampling.sample,
     "select_rows": linear.select_rows,
-    "silu": elementwise.silu,
-    "silu_mul": elementwise.silu_mul,
+    **{name: one.function for name, one in elementwise.OPS.items()},
 }
 
 __all__ = ["FLOATS", "register"]

@@ -25,7 +25,7 @@ class Ffn:
 
     def __init__(self, multiply: Multiply, rows: Rows) -> None:
         self._multiply = multiply
-        self._rows = rows
+        self._gate = rows.gated("silu_mul")
 
     def __call__(
         self,
@@ -36,7 +36,7 @@ class Ffn:
         down_bias: torch.Tensor | None,
     ) -> torch.Tensor:
         gate, up = self._multiply(x, gate_up_weight, gate_up_bias).chunk(2, dim=-1)
-        return self._multiply(self._rows.silu_mul(gate, up), down_weight, down_bias)
+        return self._multiply(self._gate(gate, up), down_weight, down_bias)
 
 
 class MhaStep(NamedTuple):

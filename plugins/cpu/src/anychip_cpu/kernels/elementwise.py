@@ -1,9 +1,27 @@
-"""Activations and their products. Knows no shape."""
+"""Activations, sums and products: what each is in torch, and which of the library's gates. Knows no shape."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 import torch
 from torch.nn import functional
+
+from anychip_sdk.registry import KernelFunction
+
+
+class Elementwise(NamedTuple):
+    """An op on elements.
+
+    Attributes:
+        function: in torch.
+        gate: its number among the gates of rows.hpp, each an activation of one argument times the other; the library
+            then has a kernel and programs an instruction for it. None: it is no gate.
+    """
+
+    function: KernelFunction
+    gate: int | None
 
 
 def silu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
@@ -31,4 +49,14 @@ def mul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x * y
 
 
-__all__ = ["add", "gelu", "gelu_mul", "mul", "silu", "silu_mul"]
+OPS: Mapping[str, Elementwise] = {
+    "add": Elementwise(add, None),
+    "gelu": Elementwise(gelu, None),
+    "gelu_mul": Elementwise(gelu_mul, 1),
+    "mul": Elementwise(mul, None),
+    "silu": Elementwise(silu, None),
+    "silu_mul": Elementwise(silu_mul, 0),
+}
+GATES: Mapping[str, int] = {name: one.gate for name, one in OPS.items() if one.gate is not None}
+
+__all__ = ["GATES", "OPS", "Elementwise", "add", "gelu", "gelu_mul", "mul", "silu", "silu_mul"]

@@ -13,7 +13,6 @@ _NORM = struct.Struct("=5Q5qdq")
 _HEADS = struct.Struct("=" + 3 * "3Q6q2i" + "3Q4qd4i")
 _GATED = struct.Struct("=3Q5q2i")
 _ARGMAX = struct.Struct("=2Q4q")
-SILU, GELU = 0, 1
 
 
 def norm(
@@ -43,7 +42,7 @@ def norm(
 
 
 def gated(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor, kind: int) -> bytes:
-    """GatedArgs for [..., dim] of gate and up whose rows lie evenly; `out` is contiguous."""
+    """GatedArgs for [..., dim] of gate and up whose rows lie evenly; `out` is contiguous, `kind` is a gate's number."""
     dim = gate.shape[-1]
     return _GATED.pack(
         gate.data_ptr(),
@@ -144,4 +143,4 @@ def _address(tensor: torch.Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
-__all__ = ["GELU", "NO_PART", "SILU", "Part", "argmax", "gated", "heads", "norm", "turned", "written"]
+__all__ = ["NO_PART", "Part", "argmax", "gated", "heads", "norm", "turned", "written"]

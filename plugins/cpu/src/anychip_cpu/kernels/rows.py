@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -72,11 +73,17 @@ class Rows:
         assert self._library is not None
         self._library.norm(row_args.norm(x, residual, weight, out, total, eps))
 
-    def silu_mul(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-        return self._gated(gate, up, row_args.SILU) if self._is_gated(gate, up) else elementwise.silu_mul(gate, up)
+    def gated(self, name: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        """The kernel of one of `elementwise.GATES`."""
+        in_torch, kind = elementwise.OPS[name].function, elementwise.GATES[name]
 
-    def gelu_mul(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-        return self._gated(gate, up, row_args.GELU) if self._is_gated(gate, up) else elementwise.gelu_mul(gate, up)
+        def kernel(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+            if self._is_gated(gate, up):
+                return self._gated(gate, up, kind)
+            out: torch.Tensor = in_torch(gate, up)
+            return out
+
+        return kernel
 
     def _is_gated(self, gate: torch.Tensor, up: torch.Tensor) -> bool:
         return gate.dtype in self._dtypes and up.dtype == gate.dtype and up.shape == gate.shape

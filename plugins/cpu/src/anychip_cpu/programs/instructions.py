@@ -9,6 +9,7 @@ import torch
 
 from anychip_cpu import native
 from anychip_cpu.kernels import row_args
+from anychip_cpu.kernels.elementwise import GATES, OPS
 from anychip_cpu.kernels.products import Packed, Weights, packed_args
 from anychip_cpu.programs.buffers import Buffers
 from anychip_cpu.programs.program import GATHER, Instruction, Kind
@@ -131,7 +132,7 @@ class Writer:
     def ffn(self, given: Given) -> torch.Tensor:
         gate_up = Weights(given["gate_up_weight"], bias=given["gate_up_bias"])
         gate, up = self.multiply(given["x"], gate_up).chunk(2, dim=-1)
-        inner = self.gate(gate, up, row_args.SILU)
+        inner = self.gate(gate, up, GATES["silu_mul"])
         return self.multiply(inner, Weights(given["down_weight"], bias=given["down_bias"]))
 
     def mha(self, given: Given) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -148,12 +149,6 @@ class Writer:
         mixed = self.paged_attention({**given, "q": queries})
         out = Weights(given["out_weight"], bias=given["out_bias"])
         return self.multiply(mixed.flatten(1), out), k_cache, v_cache
-
-    def silu_mul(self, given: Given) -> torch.Tensor:
-        return self.gate(given["gate"], given["up"], row_args.SILU)
-
-    def gelu_mul(self, given: Given) -> torch.Tensor:
-        return self.gate(given["gate"], given["up"], row_args.GELU)
 
     def gate(self, gate: torch.Tensor, up: torch.Tensor, kind: int) -> torch.Tensor:
         out = self.buffers.take(gate.shape[1], gate.dtype)
@@ -218,13 +213,16 @@ def _expect(found: bool, otherwise: str) -> None:
         raise CannotTranslateError(message)
 
 
+def _gate(kind: int) -> Callable[[Writer, Given], torch.Tensor]:
+    return lambda writer, given: writer.gate(given["gate"], given["up"], kind)
+
+
 #: by the op's name
 WRITERS: Mapping[str, Callable[[Writer, Given], Any]] = {
     "add": Writer.add,
     "add_rms_norm": Writer.add_rms_norm,
     "embedding": Writer.embedding,
     "ffn": Writer.ffn,
-    "gelu_mul": Writer.gelu_mul,
     "kv_write": Writer.kv_write,
     "linear": Writer.linear,
     "linear_int4": Writer.linear_int4,
@@ -237,8 +235,14 @@ WRITERS: Mapping[str, Callable[[Writer, Given], Any]] = {
     "rms_norm": Writer.rms_norm,
     "rope": Writer.rope,
     "select_rows": Writer.select_rows,
-    "silu_mul": Writer.silu_mul,
+    **{name: _gate(kind) for name, kind in GATES.items()},
+}
+_CHOICE = "it chooses tokens, outside the model's graph"
+#: the other ops of the catalogue, and why there is none
+NO_INSTRUCTION: Mapping[str, str] = {
+    **dict.fromkeys(("apply_logit_bias", "apply_penalties", "argmax", "sample"), _CHOICE),
+    **{name: "the library has no kernel for it" for name in OPS if name not in WRITERS},
 }
 
 
-__all__ = ["WRITERS", "CannotTranslateError", "DeferredRope", "RopePlan", "Writer"]
+__all__ = ["NO_INSTRUCTION", "WRITERS", "CannotTranslateError", "DeferredRope", "RopePlan", "Writer"]

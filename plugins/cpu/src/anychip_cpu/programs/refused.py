@@ -8,8 +8,9 @@ from typing import Any, Union
 import torch
 
 from anychip_cpu import host, native
+from anychip_cpu.kernels.elementwise import GATES
 from anychip_cpu.kernels.rows import HEAD_DIM_MAX
-from anychip_cpu.programs.instructions import WRITERS
+from anychip_cpu.programs.instructions import NO_INSTRUCTION, WRITERS
 from anychip_sdk.ops import CATALOGUE, Arg
 from anychip_sdk.program import Call, Program, Value, is_own_dtype, view
 from anychip_sdk.registry import Facts, Resolution, dtype_name
@@ -144,7 +145,7 @@ class _Check:
 
 def _of_kernel(op: str, bound: Resolution) -> str | None:
     if op not in WRITERS:
-        return f"{op} has no instruction"
+        return f"{op} has no instruction: {NO_INSTRUCTION.get(op, 'the library does not know it')}"
     if bound.provider != "cpu" or bound.kernel.name not in KERNELS:
         return f"it runs on {bound.provider}'s kernel {bound.kernel.name}"
     return None if bound.compute_dtype is None else f"it is computed in {dtype_name(bound.compute_dtype)}"
@@ -203,7 +204,6 @@ _FORMS: Mapping[str, Form] = {
     "add_rms_norm": _whole_rows,
     "embedding": _any,
     "ffn": _even_rows,
-    "gelu_mul": _even_rows,
     "kv_write": _written,
     "linear": _even_rows,
     "linear_int4": _even_rows,
@@ -216,7 +216,7 @@ _FORMS: Mapping[str, Form] = {
     "rms_norm": _whole_rows,
     "rope": _heads,
     "select_rows": _even_rows,
-    "silu_mul": _even_rows,
+    **dict.fromkeys(GATES, _even_rows),
 }
 
 

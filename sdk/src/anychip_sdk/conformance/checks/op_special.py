@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,75 +12,13 @@ from anychip_sdk.conformance.trial import op_cases
 from anychip_sdk.conformance.trial.op_cases import per_op
 from anychip_sdk.conformance.trial.oracle import judge, run, same_bits, verify
 from anychip_sdk.conformance.trial.trials import Trial, resolved, trial
-
-Planter = Callable[[list[Any], float], None]
+from anychip_sdk.ops import CATALOGUE
+from anychip_sdk.testing.bounds import has_own_dtype
 
 #: ops that only move values, so that every bit must arrive
-MOVERS = ("embedding", "kv_write", "select_rows")
-
-
-def _first_rows(args: list[Any], largest: float) -> None:
-    """Not a number in the first row, infinity in the second: a row's result depends on that row alone."""
-    args[0][0, 1] = torch.nan
-    args[0][1, 0] = torch.inf
-
-
-def _not_a_number(args: list[Any], largest: float) -> None:
-    args[0][0, ..., 1] = torch.nan
-
-
-def _pairs(args: list[Any], largest: float) -> None:
-    """Every special value with every other, and sums and products that don't fit the dtype."""
-    values = (torch.nan, torch.inf, -torch.inf, 0.0, -0.0, largest, -largest, 1.0)
-    pairs = torch.tensor([(x, y) for x in values for y in values], dtype=torch.float64)
-    for value, column in zip(args, pairs.unbind(1), strict=True):
-        value.view(-1)[: len(column)] = column.to(value.dtype)
-
-
-def _activation(args: list[Any], largest: float) -> None:
-    """-infinity is left out: 0 and not a number are both common answers."""
-    args[0][0, :4] = torch.tensor((torch.nan, torch.inf, 100.0, -20.0), dtype=torch.float64).to(args[0].dtype)
-
-
-def _mover(args: list[Any], largest: float) -> None:
-    for value in args:
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
-            row = torch.tensor((torch.nan, torch.inf, -torch.inf, -0.0, largest), dtype=torch.float64)
-            value[0, ..., :5] = row.to(value.dtype)
-
-
-def _bias(args: list[Any], largest: float) -> None:
-    args[3][:2] = -torch.inf
-    args[0][args[1][2], args[2][2]] = torch.nan
-
-
-def _banned(args: list[Any], largest: float) -> None:
-    args[0][:, ::2] = -torch.inf
-
-
-PLANTERS: Mapping[str, Planter] = {
-    "add": _pairs,
-    "mul": _pairs,
-    "silu": _activation,
-    "gelu": _activation,
-    "silu_mul": _activation,
-    "gelu_mul": _activation,
-    "linear": _first_rows,
-    "linear_int4": _first_rows,
-    "linear_int8": _first_rows,
-    "lm_head": _first_rows,
-    "lm_head_int8": _first_rows,
-    "ffn": _not_a_number,
-    "rms_norm": _not_a_number,
-    "add_rms_norm": _not_a_number,
-    "rope": _not_a_number,
-    "qk_norm_rope": _not_a_number,
-    "paged_attention": _not_a_number,
-    "argmax": _banned,
-    "sample": _banned,
-    "apply_logit_bias": _bias,
-    **dict.fromkeys(MOVERS, _mover),
-}
+MOVERS = tuple(name for name, op in CATALOGUE.items() if op.error.kind == "exact" and has_own_dtype(op))
+#: ops whose arithmetic says what becomes of special values
+SPECIAL = tuple(name for name, op in sorted(CATALOGUE.items()) if op.checks is not None and op.checks.special)
 
 
 def _keep_of(chances: torch.Tensor, top_k: int, top_p: float, min_p: float) -> torch.Tensor:
@@ -137,13 +74,16 @@ def draws_follow_the_distribution(context: Context, case: Case) -> None:
     level="MUST",
     text="Not a number and infinity MUST come out exactly where the reference has them, and sums that don't fit the "
     "dtype as infinity.",
-    cases=per_op(only=tuple(sorted(PLANTERS))),
+    cases=per_op(only=SPECIAL),
 )
 def special_values_pass_through(context: Context, case: Case) -> None:
     op = case.params["op"]
     one = trial(context, op, case.params["dtype"], op_cases.usual(op))
     args = _clones(one)
-    PLANTERS[op](args, torch.finfo(one.dtype).max)
+    checks = CATALOGUE[op].checks
+    assert checks is not None
+    assert checks.special is not None
+    checks.special(args, torch.finfo(one.dtype).max)
     planted = resolved(context, op, one.dtype, args, one.sizes)
     got = run(context, planted)
     judge(context, planted, got)
@@ -227,7 +167,7 @@ def _expect_bits(one: Trial, got: tuple[torch.Tensor, ...]) -> None:
 
 __all__ = [
     "MOVERS",
-    "PLANTERS",
+    "SPECIAL",
     "draws_follow_the_distribution",
     "special_values_pass_through",
     "subnormals_are_as_claimed",

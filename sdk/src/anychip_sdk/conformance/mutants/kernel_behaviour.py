@@ -9,6 +9,7 @@ import torch
 
 from anychip_sdk.conformance.mutants.base import HealthyPlugin, healthy, healthy_claims, mutant
 from anychip_sdk.conformance.mutants.kernels import exact
+from anychip_sdk.ops import CATALOGUE, Arg, Op
 from anychip_sdk.registry import KernelFunction
 
 Tensor = torch.Tensor
@@ -37,35 +38,29 @@ def linear_is_wrong_on_thirteens(x: Tensor, weight: Tensor, bias: Tensor | None 
 
 def row_by_row(op: str) -> Callable[..., Any]:
     """The reference on one row after the other, so that no row knows how many there are."""
+    are_rows = [_has_rows(arg) for arg in CATALOGUE[op].args]
 
-    def kernel(x: Tensor, *rest: Any) -> Any:
-        if len(x) < 2:
-            return exact(op)(x, *rest)
-        rows = [
-            [v[i : i + 1].clone() if _by_row(v, x, op, at) else v for at, v in enumerate(rest)] for i in range(len(x))
-        ]
-        return torch.cat([exact(op)(x[i : i + 1].clone(), *mine) for i, mine in enumerate(rows)])
+    def kernel(*args: Any) -> Any:
+        count = len(args[0])
+        if count < 2:
+            return exact(op)(*args)
+        cut = list(zip(args, are_rows, strict=False))  # arguments with a default may be left out
+        rows = [[v[i : i + 1].clone() if of_row else v for v, of_row in cut] for i in range(count)]
+        return torch.cat([exact(op)(*mine) for mine in rows])
 
     return kernel
 
 
-def _by_row(value: Any, x: Tensor, op: str, at: int) -> bool:
-    """gate and up, the only pair of activations among these ops."""
-    return op in ("silu_mul", "gelu_mul") and at == 0 and isinstance(value, torch.Tensor) and value.shape == x.shape
+def _has_rows(arg: Arg) -> bool:
+    return arg.dtype == "T" and not arg.weight and arg.shape[:1] in (("...",), ("rows",), ("tokens",))
 
 
-ROW_BY_ROW = (
-    "ffn",
-    "gelu",
-    "gelu_mul",
-    "linear",
-    "linear_int4",
-    "linear_int8",
-    "lm_head",
-    "lm_head_int8",
-    "silu",
-    "silu_mul",
-)
+def _is_row_by_row(op: Op) -> bool:
+    """Whether each row of the only result comes of the same row of the arguments."""
+    return op.step_index is None and len(op.returns) == 1 and not op.mutated and _has_rows(op.args[0])
+
+
+ROW_BY_ROW = tuple(name for name, op in sorted(CATALOGUE.items()) if _is_row_by_row(op))
 
 
 class RowByRowPlugin(HealthyPlugin):

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.nn.functional import gelu as torch_gelu
 
 from anychip_sdk.conformance.mutants.base import mutant
 from anychip_sdk.conformance.reference.kernels import reference_kernel
+from anychip_sdk.ops import CATALOGUE
 from anychip_sdk.step import Paged, Step
 
 Tensor = torch.Tensor
@@ -21,7 +21,11 @@ def exact(op: str) -> Callable[..., Tensor]:
     return reference_kernel(op)
 
 
-# sizes and operands
+# sizes and operands; simple ops declare their mistakes themselves
+
+for _op in CATALOGUE.values():
+    for _broken in _op.mistakes:
+        mutant("AC-OP-001", op=_op.name)(_broken)
 
 
 @mutant("AC-OP-001", op="linear")
@@ -37,44 +41,6 @@ def linear_sums_in_half(x: Tensor, weight: Tensor, bias: Tensor | None = None) -
 def add_rms_norm_returns_the_old_residual(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Any:
     """The second result is the residual before the sum."""
     return exact("add_rms_norm")(x, residual, weight, eps)[0], residual.clone()
-
-
-@mutant("AC-OP-001", op="add")
-def add_skips_the_tail(x: Tensor, y: Tensor) -> Tensor:
-    """Adds four numbers at a time; up to three at the end stay."""
-    out, whole = x.clone(), x.shape[-1] // 4 * 4
-    out[..., :whole] += y[..., :whole]
-    return out
-
-
-@mutant("AC-OP-001", op="mul")
-def mul_takes_magnitudes(x: Tensor, y: Tensor) -> Tensor:
-    """The second factor loses its sign."""
-    return x * y.abs()
-
-
-@mutant("AC-OP-001", op="silu")
-def silu_saturates_early(x: Tensor) -> Tensor:
-    """From 3 on the result is the input."""
-    return torch.where(x > 3, x, exact("silu")(x))
-
-
-@mutant("AC-OP-001", op="gelu")
-def gelu_is_the_other_one(x: Tensor) -> Tensor:
-    """Phi is computed by erf, not by the tanh approximation."""
-    return torch_gelu(x.float()).to(x.dtype)
-
-
-@mutant("AC-OP-001", op="silu_mul")
-def silu_mul_swaps_its_operands(gate: Tensor, up: Tensor) -> Tensor:
-    """The activation goes over up."""
-    return exact("silu_mul")(up, gate)
-
-
-@mutant("AC-OP-001", op="gelu_mul")
-def gelu_mul_is_silu_mul(gate: Tensor, up: Tensor) -> Tensor:
-    """The activation is the other one."""
-    return exact("silu_mul")(gate, up)
 
 
 @mutant("AC-OP-001", op="ffn")
@@ -94,15 +60,16 @@ def mha_ignores_the_output_bias(*args: Any) -> Any:
 
 
 @mutant("AC-OP-001", op="embedding")
-def embedding_misses_the_last_row(token_ids: Tensor, weight: Tensor) -> Tensor:
+def embedding_misses_the_last_row(step: Step, weight: Tensor) -> Tensor:
     """The last id of the vocabulary gets the row before."""
-    return exact("embedding")(token_ids.clamp(max=max(0, weight.shape[0] - 2)), weight)
+    clamped = step.token_ids.clamp(max=max(0, weight.shape[0] - 2))
+    return exact("embedding")(replace(step, token_ids=clamped), weight)
 
 
 @mutant("AC-OP-001", op="select_rows")
-def select_rows_sorts(x: Tensor, rows: Tensor) -> Tensor:
+def select_rows_sorts(x: Tensor, step: Step) -> Tensor:
     """Rows come in rising order."""
-    return exact("select_rows")(x, rows.sort().values)
+    return exact("select_rows")(x, replace(step, logit_rows=step.logit_rows.sort().values))
 
 
 @mutant("AC-OP-001", op="argmax")
@@ -249,7 +216,6 @@ def kv_write_counts_in_float(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Ten
 
 __all__ = [
     "add_rms_norm_returns_the_old_residual",
-    "add_skips_the_tail",
     "argmax_sees_one_block",
     "attention_loses_full_last_pages",
     "attention_scales_twice",
@@ -259,8 +225,6 @@ __all__ = [
     "embedding_misses_the_last_row",
     "exact",
     "ffn_has_up_first",
-    "gelu_is_the_other_one",
-    "gelu_mul_is_silu_mul",
     "kv_write_counts_in_float",
     "kv_write_loses_the_sign_of_zero",
     "kv_write_swaps_keys_and_values",
@@ -269,7 +233,6 @@ __all__ = [
     "linear_sums_in_half",
     "mha_ignores_the_output_bias",
     "mul_loses_the_sign_of_zero",
-    "mul_takes_magnitudes",
     "penalties_count_padding",
     "qk_norm_rope_has_one_weight",
     "rope_turns_64_dimensions",
@@ -277,6 +240,4 @@ __all__ = [
     "sample_multiplies_by_the_temperature",
     "sample_takes_one_more",
     "select_rows_sorts",
-    "silu_mul_swaps_its_operands",
-    "silu_saturates_early",
 ]

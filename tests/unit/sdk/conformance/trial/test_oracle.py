@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from anychip_sdk.conformance.checks.op_special import PLANTERS
+from anychip_sdk.conformance.checks.op_special import SPECIAL
 from anychip_sdk.conformance.trial.op_cases import HEAD_OPS, geometries, per_op, usual, widths
 from anychip_sdk.conformance.trial.oracle import same_bits
 from anychip_sdk.conformance.trial.placing import GUARD, guarded
@@ -89,7 +89,7 @@ def test_every_op_has_sizes_for_every_check():
 
 def test_special_values_are_planted_in_every_op_whose_arithmetic_defines_them():
     left_out = {"apply_penalties", "mha"}
-    assert set(PLANTERS) | left_out == set(CATALOGUE)
+    assert set(SPECIAL) | left_out == set(CATALOGUE)
 
 
 def test_ops_on_logits_are_checked_in_one_dtype():

@@ -189,9 +189,9 @@ def products_are_flushed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 @kernel_fault("embedding", "AC-OP-007")
-def rows_pass_arithmetic(token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def rows_pass_arithmetic(step: Step, weight: torch.Tensor) -> torch.Tensor:
     """Rows go through an arithmetic unit that flushes subnormal numbers."""
-    out = _embedding(token_ids, weight)
+    out = _embedding(step, weight)
     return torch.where(out.abs() < torch.finfo(out.dtype).smallest_normal, 0.0, out)
 
 
