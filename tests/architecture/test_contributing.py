@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 from pathlib import Path
 
 import gguf
@@ -19,18 +18,14 @@ from anychip.plan.explain import as_json
 from anychip.weights.checkpoint import open_checkpoint
 from anychip.weights.names import expected_tensors
 from anychip_sdk.errors import CheckpointInvalid
+from support.contributing import lists, paths_in, sections, source_files
 from support.engines import core_of, greedy, loaded, logits_of, make_recipe, random_prompts, run
 from support.sources import ROOT, modules, short, source_modules, tree
 from support.toy_family import ToyConfig
 
 #: list -> the most source files that it may name
-LIMITS = {"Add a model": 4}
+LIMITS = {"Add a model": 4, "Add an op": 5}
 
-SECTION = re.compile(r"^## (Add .+)$", re.MULTILINE)
-CODE = re.compile(r"`([^`]+)`")
-LINK = re.compile(r"\]\(([^)\s#]+)")
-FOLDERS = ("sdk", "platform", "plugins", "tests", "docs", "recipes", "benchmarks")
-SOURCES = ("sdk", "platform", "plugins")
 PLACEHOLDER = "NAME"
 
 MODELS = ROOT / "platform/src/anychip/models"
@@ -41,31 +36,12 @@ CHUNKS = (9, 1, 14)
 # --- the lists ---
 
 
-def sections(text: str) -> dict[str, str]:
-    """Each list of steps by its title."""
-    parts = SECTION.split(text)
-    return {title: body.split("\n## ")[0] for title, body in zip(parts[1::2], parts[2::2], strict=True)}
-
-
-def paths_in(steps: str) -> list[str]:
-    """Every file or folder of the repository that the steps name, in code or as a link."""
-    words = [word for code in CODE.findall(steps) for word in code.split()]
-    found = [word for word in words if word.startswith(tuple(f"{folder}/" for folder in FOLDERS))]
-    found += [link for link in LINK.findall(steps) if "://" not in link]
-    return list(dict.fromkeys(found))
-
-
-def source_files(steps: str) -> list[str]:
-    """The paths that are written by hand to add the thing, without tests and documents."""
-    return [path for path in paths_in(steps) if path.startswith(tuple(f"{folder}/" for folder in SOURCES))]
-
-
 def exists(path: str) -> bool:
     """Whether a path is there; where a placeholder stands in it, whether there is anything of its form."""
     return any(ROOT.glob(path.rstrip("/").replace(PLACEHOLDER, "*")))
 
 
-LISTS = sections((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+LISTS = lists()
 
 
 @pytest.mark.parametrize("title", LISTS)
