@@ -1,5 +1,7 @@
 """The step loop: forks, aborts, copies, numbers and warm-up, on a tiny model. Knows no text and no process."""
 
+from dataclasses import fields
+
 import pytest
 import torch
 from structlog.testing import capture_logs
@@ -8,6 +10,7 @@ from anychip.engine.core import WARM_UP_ID, EngineCore, build_core, from_recipe_
 from anychip.engine.request import GenerateRequest, SamplingParams
 from anychip.engine.sequence import derive_seed, uniform
 from anychip.plan.make import prepare
+from anychip.plan.plan import SchedulerPlan
 from anychip_sdk.errors import CheckpointInvalid, RequestInvalid, UsageError
 from support.engines import core_of, greedy, logits_of, make_recipe, quiet, random_prompts, run
 from support.plans import plan_of, stub_backend, tiny_config
@@ -222,6 +225,9 @@ def test_the_scheduler_gets_what_the_plan_decided():
         stub_backend(),
     )
     config = scheduler_config(plan)
+    assert {field.name for field in fields(SchedulerPlan)} - {field.name for field in fields(config)} == {
+        "kv_dtype", "kv_tokens", "tpot_p95_s",
+    }  # fmt: skip
     assert (config.chunked_prefill_size, config.max_running_requests, config.max_queued_requests) == (64, 7, 9)
     assert (config.policy, config.prefix_cache, config.page_size) == ("fcfs", False, 4)
     assert (config.context_length, config.vocab_size, config.eos_token_ids) == (512, 512, (2, 9))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 
 import structlog
 import torch
 
-from anychip.engine.admission import PolicyName, SchedulerConfig
+from anychip.engine.admission import SchedulerConfig
 from anychip.engine.batch import Batch
 from anychip.engine.inputs import InputBuilder
 from anychip.engine.laps import STEP_PARTS, Laps
@@ -20,7 +21,7 @@ from anychip.engine.request import GenerateRequest, SamplingParams, TokenEvent
 from anychip.engine.sampler import Sampler
 from anychip.engine.scheduler import Scheduler
 from anychip.plan.make import prepare
-from anychip.plan.plan import Plan
+from anychip.plan.plan import Decision, Plan
 from anychip.recipe import load as load_recipe
 from anychip.recipe.schema import Recipe
 from anychip_sdk.errors import UsageError
@@ -158,15 +159,12 @@ class EngineCore:
 
 
 def scheduler_config(plan: Plan) -> SchedulerConfig:
-    policy: PolicyName = "fcfs" if plan.scheduler.policy == "fcfs" else "lpm"
+    """What the plan says of scheduling by the same names, and the model's facts that requests are checked against."""
+    names = {field.name for field in fields(SchedulerConfig)}
+    planned = {name: value for name, value in vars(plan.scheduler).items() if name in names}
     return SchedulerConfig(
-        chunked_prefill_size=plan.scheduler.chunked_prefill_size.value,
-        max_running_requests=plan.scheduler.max_running_requests.value,
-        max_queued_requests=plan.scheduler.max_queued_requests,
-        policy=policy,
-        prefix_cache=plan.scheduler.prefix_cache,
+        **{name: value.value if isinstance(value, Decision) else value for name, value in planned.items()},
         context_length=plan.model.context_length.value,
-        page_size=plan.scheduler.page_size.value,
         vocab_size=plan.model.config.vocab_size,
         eos_token_ids=plan.model.config.eos_token_ids,
     )

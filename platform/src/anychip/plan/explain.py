@@ -6,12 +6,25 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+import torch
+
 from anychip.plan.memory import as_mapping, gib
 from anychip.plan.plan import EMULATED, Decision, HeldCertificate, MemoryPlan, OpRow, Plan
 from anychip_sdk.registry import dtype_name
 from anychip_sdk.state import StateGroup
 
 SCHEMA_VERSION = 1
+#: what the text tells of the scheduler in words of its own
+_WORDED = (
+    "chunked_prefill_size",
+    "max_running_requests",
+    "max_queued_requests",
+    "policy",
+    "page_size",
+    "kv_dtype",
+    "kv_tokens",
+    "tpot_p95_s",
+)
 SYNCHRONOUS = "synchronous: the host waits for every copy and kernel"
 
 
@@ -67,22 +80,7 @@ def as_json(plan: Plan, costs: Mapping[str, object] | None = None) -> dict[str, 
             },
         },
         "memory": dict(as_mapping(plan.memory)),
-        "scheduler": {
-            "chunked_prefill_size": {
-                "value": plan.scheduler.chunked_prefill_size.value,
-                "reason": plan.scheduler.chunked_prefill_size.reason,
-            },
-            "max_running_requests": {
-                "value": plan.scheduler.max_running_requests.value,
-                "reason": plan.scheduler.max_running_requests.reason,
-            },
-            "max_queued_requests": plan.scheduler.max_queued_requests,
-            "policy": plan.scheduler.policy,
-            "prefix_cache": plan.scheduler.prefix_cache,
-            "page_size": {"value": plan.scheduler.page_size.value, "reason": plan.scheduler.page_size.reason},
-            "kv_dtype": dtype_name(plan.scheduler.kv_dtype),
-            "kv_tokens": plan.scheduler.kv_tokens,
-        },
+        "scheduler": {name: _plain(value) for name, value in vars(plan.scheduler).items()},
         "fusions": [
             {"policy": one.policy, "applied": one.applied, "refused": one.refused, "reason": one.reason}
             for one in plan.fusions
@@ -95,6 +93,13 @@ def as_json(plan: Plan, costs: Mapping[str, object] | None = None) -> dict[str, 
         **({} if costs is None else {"costs": costs}),
         "warnings": list(plan.warnings),
     }
+
+
+def _plain(value: object) -> object:
+    """A decision with its reason, a dtype by its name, anything else as it is."""
+    if isinstance(value, Decision):
+        return {"value": _plain(value.value), "reason": value.reason}
+    return dtype_name(value) if isinstance(value, torch.dtype) else value
 
 
 def op_json(row: OpRow) -> dict[str, object]:
@@ -250,8 +255,22 @@ def _scheduler(plan: Plan) -> list[str]:
         f"max running requests  {running.value} ({running.reason})",
         f"chunked prefill size  {chunk.value} tokens ({chunk.reason}){pace}",
         f"page size             {page.value} tokens ({page.reason})",
-        f"policy                {scheduler.policy}, prefix cache {'on' if scheduler.prefix_cache else 'off'}",
+        f"policy                {', '.join((scheduler.policy, *_settings(plan)))}",
     ]
+
+
+def _settings(plan: Plan) -> list[str]:
+    """The scheduler's keys that have no words of their own: `prefix cache on`."""
+    others = {name: value for name, value in vars(plan.scheduler).items() if name not in _WORDED}
+    return [f"{name.replace('_', ' ')} {_word(value)}" for name, value in others.items()]
+
+
+def _word(value: object) -> str:
+    if isinstance(value, Decision):
+        return f"{value.value} ({value.reason})"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None else str(value)
 
 
 def _fusions(plan: Plan) -> list[str]:

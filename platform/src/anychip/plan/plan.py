@@ -114,6 +114,12 @@ class MemoryPlan:
 
 @dataclass(frozen=True)
 class SchedulerPlan:
+    """What is decided about scheduling.
+
+    A field that is named as a key of the recipe's section `scheduler` holds the key's value, or what `auto` became. The
+    engine's SchedulerConfig takes the fields whose names it has, and explanations show all of them.
+    """
+
     chunked_prefill_size: Decision[int]
     max_running_requests: Decision[int]
     max_queued_requests: int

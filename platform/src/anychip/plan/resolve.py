@@ -111,16 +111,15 @@ def resolve(
         running=explicit if isinstance(explicit, int) else None,
     )
     pool_tokens = memory.kv_pages * page_size.value
+    running = _max_running(explicit, pool_tokens, model.context_length.value, memory.slots)
+    decided = {"chunked_prefill_size": chunk, "max_running_requests": running}
     scheduler = SchedulerPlan(
-        chunk,
-        _max_running(explicit, pool_tokens, model.context_length.value, memory.slots),
-        recipe.server.max_queued_requests,
-        recipe.scheduler.policy,
-        recipe.scheduler.prefix_cache,
-        page_size,
-        kv_dtype,
-        pool_tokens,
-        recipe.slo.tpot_p95,
+        **{**dict(recipe.scheduler), **decided},
+        max_queued_requests=recipe.server.max_queued_requests,
+        page_size=page_size,
+        kv_dtype=kv_dtype,
+        kv_tokens=pool_tokens,
+        tpot_p95_s=recipe.slo.tpot_p95,
     )
     rows = op_table(graph, engine_ops)
     if recipe.ops.fallback == "warn":
