@@ -1,5 +1,6 @@
-"""A KV pool and a model that need no tensor: a slot holds the token and position written there, and the next token is a
-hash of what the page table leads to. So a wrong page, a lost copy or a stale slot shows as a wrong output."""
+"""A KV pool and a model that need no tensor: a place in a page holds the token and position written there, and the next
+token is a hash of what the page table leads to. With slots, a slot's state is the list of all tokens that went through
+it. So a wrong page, a lost copy or a stale state shows as a wrong output."""
 
 from __future__ import annotations
 
@@ -12,16 +13,25 @@ from anychip.engine.batch import Batch
 from anychip.engine.kv_tables import slots
 from anychip.engine.request import SamplingParams
 from anychip.engine.sequence import derive_seed, uniform
+from anychip.engine.state_ops import run_state_ops
 from anychip_sdk.kv import LedgerKVPool, PoolSpec
 from anychip_sdk.state import StateGroup, StateSpec, StateTensor
 
 ENTRY = StateGroup(StateSpec("entry", "paged", (StateTensor("entry", (1,)),)), 1)
+HISTORY = StateGroup(StateSpec("history", "slot", (StateTensor("history", (1,)),)), 1)
 
 
 class FakePool(LedgerKVPool):
-    def __init__(self, pages: int, page_size: int) -> None:
-        super().__init__(PoolSpec((ENTRY,), torch.float32, 4 * pages * page_size, page_size))
-        self.content: dict[int, tuple[int, int]] = {}  # slot: (position, token)
+    """
+    Args:
+        slots: with some, the model keeps a state per sequence too.
+    """
+
+    def __init__(self, pages: int, page_size: int, slots: int = 0) -> None:
+        groups = (ENTRY, HISTORY) if slots else (ENTRY,)
+        super().__init__(PoolSpec(groups, torch.float32, 4 * (pages * page_size + slots), page_size, slots=slots))
+        self.content: dict[int, tuple[int, int]] = {}  # place: (position, token)
+        self.states: list[list[int]] = [[-1] for _ in range(slots)]  # not zeros: what was there before a clear
 
     def alloc(self, count: int) -> list[int]:
         pages = super().alloc(count)
@@ -36,6 +46,14 @@ class FakePool(LedgerKVPool):
                 self.content.pop(new, None)
                 if old in self.content:
                     self.content[new] = self.content[old]
+
+    def copy_slots(self, src: Sequence[int], dst: Sequence[int]) -> None:
+        for source, target in zip(src, dst, strict=True):
+            self.states[target] = list(self.states[source])
+
+    def clear_slots(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self.states[slot] = []
 
     def tensors(self, group: int, layer: int) -> tuple[torch.Tensor, ...]:
         raise IndexError(layer)  # it has no memory
@@ -57,16 +75,23 @@ class FakeModel:
         assert len(set(targets)) == len(targets)
         assert not set(sources) & set(targets)
         self._pool.copy_pages(sources, targets)
+        run_state_ops(batch.state_ops, self._pool)
         for row in batch.rows:
-            self._write(row.sequence.pages, row.start, row.sequence.tokens[row.start : row.end])
-        tokens = []
+            tokens = row.sequence.tokens[row.start : row.end]
+            self._write(row.sequence.pages, row.start, tokens)
+            if self._pool.states:
+                assert self._pool.states[row.sequence.slot] == row.sequence.tokens[: row.start]
+                self._pool.states[row.sequence.slot] += tokens
+        sampled = []
         for row in batch.rows:
             if row.samples:
                 history = self._read(row.sequence.pages, row.end)
                 assert history == row.sequence.tokens
+                if self._pool.states:
+                    history = self._pool.states[row.sequence.slot]
                 assert len(row.sampled) == row.samples
-                tokens += [next_token(history, s.uniform(), self._vocab_size) for s in row.sampled]
-        return tokens
+                sampled += [next_token(history, s.uniform(), self._vocab_size) for s in row.sampled]
+        return sampled
 
     def _write(self, pages: list[int], start: int, tokens: list[int]) -> None:
         size = self._pool.layout.page_size

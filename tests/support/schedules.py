@@ -34,9 +34,9 @@ def config(**changes: Any) -> SchedulerConfig:
 class Bench:
     """A scheduler, its pool, its model and all that came out of them."""
 
-    def __init__(self, settings: SchedulerConfig, pages: int) -> None:
+    def __init__(self, settings: SchedulerConfig, pages: int, slots: int = 0) -> None:
         self.settings = settings
-        self.pool = FakePool(pages, settings.page_size)
+        self.pool = FakePool(pages, settings.page_size, slots)
         self.model = FakeModel(self.pool, settings.vocab_size)
         self.scheduler = Scheduler(settings, self.pool)
         self.requests: dict[str, GenerateRequest] = {}
@@ -119,7 +119,9 @@ class Bench:
                     assert last.completion_tokens == len(tokens) + (reason == "stop")
 
     def check_empty(self) -> None:
-        """After a flush every page is free."""
+        """After a flush every page and slot is free."""
         assert self.scheduler.flush_cache()
         self.scheduler.check_invariants()
         assert self.pool.stats().pages_free == self.pool.layout.pages
+        slots = self.scheduler._tables.slots
+        assert slots is None or slots.ledger.slots_free == self.pool.layout.slots

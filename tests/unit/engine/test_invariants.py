@@ -5,12 +5,14 @@ from collections.abc import Callable
 import pytest
 
 from anychip.engine.invariants import InvariantBroken
+from anychip.engine.radix_cache import Node
 from anychip.engine.sequence import encode
+from anychip.engine.slot_tables import SlotTables
 from support.schedules import Bench, config
 
 
-def busy() -> Bench:
-    bench = Bench(config(page_size=2), 50)
+def busy(slots: int = 0) -> Bench:
+    bench = Bench(config(page_size=2), 50, slots)
     bench.add("old", [5] * 9, max_tokens=1)
     bench.drain()
     bench.add("a", [1, 2, 3, 4, 5], max_tokens=30)
@@ -73,4 +75,54 @@ def test_damage_is_found(damage: Callable[[Bench], None]) -> None:
     bench.scheduler.check_invariants()
     damage(bench)
     with pytest.raises(InvariantBroken):
+        bench.scheduler.check_invariants()
+
+
+def slots_of(bench: Bench) -> SlotTables:
+    assert bench.scheduler._tables.slots is not None
+    return bench.scheduler._tables.slots
+
+
+def lose_slot(bench: Bench) -> None:
+    slots_of(bench).ledger.take()
+
+
+def share_slot(bench: Bench) -> None:
+    snapshots = slots_of(bench).snapshots
+    bench.scheduler._decoding[0].slot = next(iter(snapshots.slots.values()))
+
+
+def run_without_slot(bench: Bench) -> None:
+    slots_of(bench).close(bench.scheduler._decoding[0])
+
+
+def wait_with_slot(bench: Bench) -> None:
+    bench.add("b", [1, 2, 3])
+    slot = slots_of(bench).ledger.take()
+    assert slot is not None
+    bench.scheduler._waiting[0].slot = slot
+
+
+def keep_snapshot_of_lost_node(bench: Bench) -> None:
+    slot = slots_of(bench).ledger.take()
+    assert slot is not None
+    slots_of(bench).snapshots.add(Node("", None, b"", []), slot)
+
+
+@pytest.mark.parametrize(
+    "damage", [lose_slot, share_slot, run_without_slot, wait_with_slot, keep_snapshot_of_lost_node]
+)
+def test_damage_to_slots_is_found(damage: Callable[[Bench], None]) -> None:
+    bench = busy(slots=8)
+    bench.step()  # the first chunk ended behind the last page
+    bench.scheduler.check_invariants()
+    damage(bench)
+    with pytest.raises(InvariantBroken, match=r"slot|snapshot"):
+        bench.scheduler.check_invariants()
+
+
+def test_a_slot_in_a_model_without_slots_is_found() -> None:
+    bench = busy()
+    bench.scheduler._decoding[0].slot = 0
+    with pytest.raises(InvariantBroken, match="keeps none"):
         bench.scheduler.check_invariants()

@@ -9,6 +9,7 @@ from typing import Literal
 from anychip.engine.request import GenerateRequest, SamplingParams
 from anychip.engine.sequence import Sequence
 from anychip_sdk.errors import RequestInvalid
+from anychip_sdk.kv import KVPool
 
 PolicyName = Literal["lpm", "fcfs"]
 
@@ -86,6 +87,20 @@ class OutputEstimate:
         return max(self.EXACT, int(min(remaining, self.LONGEST) * self.ratio))
 
 
+def running_limit(config: SchedulerConfig, pool: KVPool) -> int:
+    """How many sequences run at once: as many as are configured and, where the model keeps slot states, have a slot.
+
+    Raises:
+        ValueError: the pool has no slots at all for such a model.
+    """
+    if all(group.spec.kind != "slot" for group in pool.groups):
+        return config.max_running_requests
+    if pool.layout.slots < 1:
+        message = "the model keeps a state per sequence and the pool has no slots: expected one per running sequence"
+        raise ValueError(message)
+    return min(config.max_running_requests, pool.layout.slots)
+
+
 def validate(request: GenerateRequest, config: SchedulerConfig, pages_total: int) -> None:
     """Refuse what can never run.
 
@@ -158,4 +173,4 @@ def _check(param: str, value: float | None, is_valid: bool, expected: str) -> No
         raise RequestInvalid(message, param=param)
 
 
-__all__ = ["OutputEstimate", "PolicyName", "SchedulerConfig", "validate"]
+__all__ = ["OutputEstimate", "PolicyName", "SchedulerConfig", "running_limit", "validate"]

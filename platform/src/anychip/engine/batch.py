@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from anychip.engine.sequence import Sequence
+from anychip.engine.state_ops import StateOp
 
 
 class Row(msgspec.Struct, frozen=True, eq=False):
@@ -36,6 +37,7 @@ class Batch(msgspec.Struct, frozen=True, eq=False):
     rows: tuple[Row, ...]
     decode_rows: int  #: how many of the first rows are decodes
     copies: tuple[tuple[int, int], ...] = ()  #: (source page, target page), all to be copied before the forward
+    state_ops: tuple[StateOp, ...] = ()  #: to be run before the forward, in this order
 
     @property
     def tokens(self) -> int:

@@ -20,6 +20,7 @@ from anychip.engine.pace import Pace
 from anychip.engine.request import GenerateRequest, SamplingParams, TokenEvent
 from anychip.engine.sampler import Sampler
 from anychip.engine.scheduler import Scheduler
+from anychip.engine.state_ops import run_state_ops
 from anychip.plan.make import prepare
 from anychip.plan.plan import Decision, Plan
 from anychip.recipe import load as load_recipe
@@ -73,6 +74,7 @@ class EngineCore:
         laps.lap("schedule")
         with torch.inference_mode():
             self._copy(batch)
+            run_state_ops(batch.state_ops, self._model.pool)
             step = self._inputs.build(batch)
             laps.lap("inputs")
             logits = self._model.forward(step)

@@ -11,7 +11,7 @@ import torch
 from anychip.engine.batch import Batch, Row
 from anychip.engine.page_rows import PageRows
 from anychip_sdk.state import StateGroup
-from anychip_sdk.step import Paged, Step
+from anychip_sdk.step import GroupEntry, Paged, Slots, Step
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
@@ -20,13 +20,13 @@ class InputBuilder:
     """Turns batches into steps on the device.
 
     Args:
-        groups: the model's states; all paged ones have one page table.
+        groups: the model's states; all paged ones have one page table, all slot ones the same slots.
     """
 
     def __init__(self, page_size: int, device: torch.device, groups: SequenceOf[StateGroup]) -> None:
         self._page_size = page_size
         self._device = device
-        self._groups = groups
+        self._is_slot = [group.spec.kind == "slot" for group in groups]
         self._page_rows = PageRows(page_size)
 
     def build(self, batch: Batch) -> Step:
@@ -51,12 +51,18 @@ class InputBuilder:
             query_start=query_start,
             context_lens=context_lens,
             logit_rows=logits,
-            groups=(paged,) * len(self._groups),
+            groups=self._entries(batch, paged),
             page_size=self._page_size,
             decode_rows=batch.decode_rows,
             query_lens_host=tuple(counts),
             context_lens_host=tuple(ends),
         )
+
+    def _entries(self, batch: Batch, paged: Paged) -> tuple[GroupEntry, ...]:
+        if not any(self._is_slot):
+            return (paged,) * len(self._is_slot)
+        slots = Slots(self._tensor(np.array([row.sequence.slot for row in batch.rows], dtype=np.int64)))
+        return tuple(slots if is_slot else paged for is_slot in self._is_slot)
 
     def _fill(self, batch: Batch, starts: SequenceOf[int], tokens: Array) -> None:
         """Token ids, positions and slots of all rows into [3, tokens]."""

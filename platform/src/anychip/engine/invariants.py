@@ -1,7 +1,8 @@
-"""Check that no page is lost, doubled or shared by mistake. Knows tables and tree; mends nothing.
+"""Check that no page and no slot is lost, doubled or shared by mistake. Knows tables and tree; mends nothing.
 
 free + evictable + protected + in flight == total, each page in exactly one of the four; and the references to a page
-are one for the tree, if it is there, and one for each table that holds it.
+are one for the tree, if it is there, and one for each table that holds it. A slot is free, or held by one
+running sequence or fork-to-be of one, or by one snapshot.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from collections.abc import Iterable, Iterator
 
 from anychip.engine.kv_tables import KVTables
 from anychip.engine.radix_cache import Node, RadixCache
-from anychip.engine.sequence import TOKEN_BYTES, Sequence, State
+from anychip.engine.sequence import NO_SLOT, TOKEN_BYTES, Sequence, State
+from anychip.engine.slot_tables import SlotTables
 from anychip_sdk.errors import AnychipError
 
 
 class InvariantBroken(AnychipError):
-    """The book-keeping of pages contradicts itself: a bug of ours, never a user's mistake."""
+    """The book-keeping of pages and slots contradicts itself: a bug of ours, never a user's mistake."""
 
 
 def check(tables: KVTables, running: Iterable[Sequence], waiting: Iterable[Sequence]) -> None:
@@ -29,6 +31,7 @@ def check(tables: KVTables, running: Iterable[Sequence], waiting: Iterable[Seque
         *_sequences(tables, running, waiting),
         *_pages(tables, running),
         *([] if tables.cache is None else _tree(tables.cache, tables.page_size, running)),
+        *_slots(tables.slots, tables.cache, running, waiting),
     ]
     if problems:
         raise InvariantBroken("\n".join(problems))
@@ -72,6 +75,29 @@ def _pages(tables: KVTables, running: list[Sequence]) -> Iterator[str]:
             yield f"page {page} has {found} references, expected {expected}"
     if tables.pages_free + len(used) != tables.pages_total:
         yield f"{tables.pages_free} pages free + {len(used)} used is not {tables.pages_total}"
+
+
+def _slots(
+    slots: SlotTables | None, cache: RadixCache | None, running: list[Sequence], waiting: list[Sequence]
+) -> Iterator[str]:
+    for sequence in waiting:
+        if any(member.slot != NO_SLOT for member in (sequence, *sequence.forks)):
+            yield f"{sequence!r} waits, and holds a slot"
+    held = Counter(member.slot for sequence in running for member in (sequence, *sequence.forks))
+    if slots is None:
+        if held.keys() - {NO_SLOT}:
+            yield "a sequence holds a slot of a model that keeps none"
+        return
+    if held.pop(NO_SLOT, 0):
+        yield "a sequence runs without a slot for its state"
+    held.update(slots.snapshots.slots.values())
+    for slot, count in held.items():
+        if count > 1:
+            yield f"slot {slot} has {count} holders"
+    if slots.ledger.slots_free + len(held) != slots.ledger.slots_total:
+        yield f"{slots.ledger.slots_free} slots free + {len(held)} held is not {slots.ledger.slots_total}"
+    if slots.snapshots.slots.keys() - set([] if cache is None else cache.nodes()):
+        yield "a snapshot is of a node that is not in the tree"
 
 
 def _tree(cache: RadixCache, page_size: int, running: list[Sequence]) -> Iterator[str]:

@@ -2,6 +2,9 @@
 
 A sequence holds one reference to each page in its table, the tree one to each page in it. So the references to a page
 are (in the tree: 1) + (tables that hold it), and a page written to is always held by one table alone.
+
+In a model with slot states a sequence holds a slot besides, and a cached prefix is of use only as far as there is a
+snapshot of the state behind it.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from typing import NamedTuple
 
 from anychip.engine.radix_cache import Match, RadixCache
 from anychip.engine.sequence import Sequence
+from anychip.engine.slot_tables import SlotsExhausted, SlotTables
+from anychip.engine.state_ops import StateOp
 from anychip_sdk.errors import KVPoolExhausted
 from anychip_sdk.kv import KVPool
 
@@ -31,7 +36,9 @@ class KVTables:
         self.pool = pool
         self.page_size = pool.layout.page_size
         self.pages_total = pool.stats().pages_free  # what others hold already is not ours to count on
-        self.cache = RadixCache(pool) if prefix_cache else None
+        has_slots = any(group.spec.kind == "slot" for group in pool.groups)
+        self.slots = SlotTables(pool.layout.slots, self.page_size) if has_slots else None
+        self.cache = RadixCache(pool, self.slots.snapshots if self.slots else None) if prefix_cache else None
 
     @property
     def pages_free(self) -> int:
@@ -49,8 +56,8 @@ class KVTables:
         """What of the sequence is cached; its last token never is, since that one's logits are wanted."""
         if self.cache is None:
             return Match(None, 0, 0)
-        pages_max = (len(sequence.tokens) - 1) // self.page_size
-        return self.cache.match(sequence.request.namespace, sequence.key(), pages_max)
+        match = self._longest_match(self.cache, sequence)
+        return match if self.slots is None else self.cache.restorable(match)
 
     def opening_pages(self, sequence: Sequence, match: Match) -> int:
         """By how much `pages_available` shrinks when the table is opened with this match."""
@@ -63,14 +70,18 @@ class KVTables:
         All at once, so that a prompt once begun never waits for memory.
 
         Raises:
-            KVPoolExhausted: the rest does not fit; the sequence holds nothing, as before.
+            KVPoolExhausted, SlotsExhausted: the rest does not fit; the sequence holds nothing, as before.
         """
+        if self.slots is not None and self.cache is not None:
+            sequence.shared_tokens = self._longest_match(self.cache, sequence).pages * self.page_size
         node, pages = (None, []) if self.cache is None else self.cache.lock(match)
         self.pool.retain(pages)
         sequence.node, sequence.cached_pages, sequence.pages = node, len(pages), pages
         try:
             pages += self._take(self.pages_needed(len(sequence.tokens)) - len(pages))
-        except KVPoolExhausted:
+            if self.slots is not None:
+                self.slots.open(sequence, match)
+        except (KVPoolExhausted, SlotsExhausted):
             self.close(sequence, keep=False)
             raise
         sequence.computed = sequence.cached_pages * self.page_size
@@ -122,6 +133,8 @@ class KVTables:
         child.node = parent.node
         child.table_version += 1
         parent.owned = child.owned = 0
+        if self.slots is not None:
+            self.slots.fork(parent, child)
         if self.cache is not None and child.node is not None:
             self.cache.lock_node(child.node)
 
@@ -142,8 +155,31 @@ class KVTables:
             sequence.node = node
         sequence.cached_pages = full
 
+    def snapshot(self, sequence: Sequence) -> None:
+        """Keep the state behind a chunk that ends with a page; what was computed is published already.
+
+        Not at other times: while a step runs, the slot may be ahead of `computed`.
+        """
+        if self.slots is not None and self.cache is not None:
+            self.slots.snapshot(sequence, self.cache)
+
+    def chunk_end(self, sequence: Sequence, end: int) -> int:
+        """Where a chunk of prompt that may reach to `end` ends: early where a snapshot will serve others.
+
+        That is behind the last page before the prompt's last token, for an equal prompt; and where the prompt parts
+        from what was cached without a snapshot: as two requests have this beginning in common, more may come.
+        """
+        if self.slots is None or self.cache is None:
+            return end
+        last = (len(sequence.tokens) - 1) // self.page_size * self.page_size
+        return min(mark for mark in (sequence.shared_tokens, last, end) if mark > sequence.computed)
+
+    def take_state_ops(self) -> tuple[StateOp, ...]:
+        """What must happen to slots before the next forward; the caller has to do it."""
+        return () if self.slots is None else self.slots.take_ops()
+
     def close(self, sequence: Sequence, *, keep: bool) -> None:
-        """Let go of every page.
+        """Let go of every page and of the slot.
 
         Args:
             keep: what is computed may serve later requests; False when its content is in doubt.
@@ -152,6 +188,8 @@ class KVTables:
             self.publish(sequence)
         if self.cache is not None and sequence.node is not None:
             self.cache.unlock(sequence.node)
+        if self.slots is not None:
+            self.slots.close(sequence)
         self.pool.free(sequence.pages)
         sequence.node = None
         sequence.pages = []
@@ -162,6 +200,15 @@ class KVTables:
         """Evict all that nobody holds."""
         if self.cache is not None:
             self.cache.evict(self.cache.pages_evictable)
+
+    def distrust_snapshots(self) -> None:
+        """Forget all snapshots: a step failed, and whether its copies were made is not known."""
+        if self.slots is not None:
+            self.slots.forget()
+
+    def _longest_match(self, cache: RadixCache, sequence: Sequence) -> Match:
+        pages_max = (len(sequence.tokens) - 1) // self.page_size
+        return cache.match(sequence.request.namespace, sequence.key(), pages_max)
 
     def _swap(self, sequence: Sequence, pages: list[int], start: int, end: int) -> None:
         """Replace own pages by the tree's with the same content."""

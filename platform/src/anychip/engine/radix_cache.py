@@ -6,6 +6,8 @@ Keys are bytes (TOKEN_BYTES per token), so that comparing 8,000 tokens is one me
 Eviction. All unlocked nodes are kept in one order, the least recently used first. Whoever uses a node uses its
 ancestors after it, and a locked node's ancestors are locked, so the first of the order is always a leaf: evicting it
 looks at no other node, however many there are.
+
+A node may have a snapshot, which means the state behind its run; it goes when the run loses its end.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from anychip.engine.sequence import TOKEN_BYTES
+from anychip.engine.slot_ledger import SlotLedger
+from anychip.engine.snapshots import Snapshots
 from anychip_sdk.kv import KVPool
 
 
@@ -47,10 +51,15 @@ class Inserted(NamedTuple):
 
 
 class RadixCache:
-    """Find, keep, share and evict prefixes."""
+    """Find, keep, share and evict prefixes.
 
-    def __init__(self, pool: KVPool) -> None:
+    Args:
+        snapshots: of a model with slot states; None: it has none.
+    """
+
+    def __init__(self, pool: KVPool, snapshots: Snapshots | None = None) -> None:
         self._pool = pool
+        self._snapshots = Snapshots(SlotLedger(0)) if snapshots is None else snapshots
         self._page_bytes = pool.layout.page_size * TOKEN_BYTES
         self._roots: dict[str, Node] = {}
         self._unlocked: OrderedDict[Node, None] = OrderedDict()  # the next to be evicted first; no roots
@@ -76,6 +85,15 @@ class RadixCache:
                 node, node_pages = None, self._common_pages(child.key, key, start, end)
             start += node_pages * size
         return Match(found, node_pages, start // size)
+
+    def restorable(self, match: Match) -> Match:
+        """As much of a match as ends where a node with a snapshot does."""
+        node, pages, own = match.node, match.pages, match.node_pages
+        while node is not None and (own < len(node.pages) or node not in self._snapshots):
+            pages -= own
+            node = node.parent
+            own = 0 if node is None else len(node.pages)
+        return Match(node, own, pages)
 
     def lock(self, match: Match) -> tuple[Node | None, list[int]]:
         """Keep a match from eviction: (the node to unlock later, its pages in order). Splits a partly matched node."""
@@ -128,6 +146,7 @@ class RadixCache:
         while len(freed) < count and (node := next(iter(self._unlocked), None)) is not None:
             keep = max(0, len(node.pages) - (count - len(freed)))
             freed += node.pages[keep:]
+            self._snapshots.drop(node)
             if keep:
                 del node.pages[keep:]
                 node.key = node.key[: keep * self._page_bytes]
@@ -176,8 +195,8 @@ class RadixCache:
     def _attach(self, node: Node, tail: bytes, pages: list[int], held: Node | None) -> Node:
         self._pool.retain(pages)
         own_locks = 1 if node is held else 0
-        if node.pages and not node.children and node.locks == own_locks:
-            # growing in place keeps a prompt of many chunks one node, not a chain of them
+        if node.pages and not node.children and node.locks == own_locks and node not in self._snapshots:
+            # growing in place keeps a prompt of many chunks one node, not a chain of them; a snapshot is of the end
             node.key += tail
             node.pages.extend(pages)
             target = node
@@ -191,7 +210,10 @@ class RadixCache:
         return target
 
     def _split(self, node: Node, count: int) -> Node:
-        """Put a new node with the first `count` pages above; the old one keeps its end, which its locks mean."""
+        """Put a new node with the first `count` pages above.
+
+        The old one keeps its end, which its locks and its snapshot mean.
+        """
         cut = count * self._page_bytes
         upper = Node(node.namespace, node.parent, node.key[:cut], node.pages[:count])
         upper.locks = node.locks

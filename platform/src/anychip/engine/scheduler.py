@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
 
 from anychip.engine import invariants
-from anychip.engine.admission import OutputEstimate, SchedulerConfig, validate
+from anychip.engine.admission import OutputEstimate, SchedulerConfig, running_limit, validate
 from anychip.engine.batch import Batch, Row
 from anychip.engine.kv_tables import Copy, KVTables
 from anychip.engine.pace import Pace
@@ -40,7 +41,7 @@ class Scheduler:
         if pool.layout.page_size != config.page_size:
             message = f"the pool's page size is {pool.layout.page_size}, the configuration's {config.page_size}"
             raise ValueError(message)
-        self._config = config
+        config = self._config = replace(config, max_running_requests=running_limit(config, pool))
         self._pace = pace or Pace(None, config.chunked_prefill_size)
         self._tables = KVTables(pool, prefix_cache=config.prefix_cache)
         self._policy = make_policy(config, self._tables)
@@ -99,6 +100,7 @@ class Scheduler:
     def fail_all(self, reason: str) -> list[TokenEvent]:
         """End every request with an error, and cache nothing of what was being computed."""
         self._batch = None
+        self._tables.distrust_snapshots()
         sequences = [sequence for members in self._unfinished.values() for sequence in members]
         return [self._end(sequence, "error", keep=False).event([], error=reason) for sequence in sequences]
 
@@ -124,7 +126,7 @@ class Scheduler:
             self._estimate.idle()
             return None
         self._counters.steps += 1
-        self._batch = Batch(tuple(rows), decode_rows, copies)
+        self._batch = Batch(tuple(rows), decode_rows, copies, self._tables.take_state_ops())
         return self._batch
 
     def commit(self, batch: Batch, token_ids: SequenceOf[int]) -> list[TokenEvent]:
@@ -235,14 +237,16 @@ class Scheduler:
                 other.overtaken += 1
 
     def _add_chunk(self, rows: list[Row], sequence: Sequence, budget: int) -> int:
-        left = len(sequence.tokens) - sequence.computed
-        count = min(left, budget)
-        rows.append(Row(sequence, sequence.computed, count, sequence.width if count == left else 0))
+        length = len(sequence.tokens)
+        end = self._tables.chunk_end(sequence, min(length, sequence.computed + budget))
+        count = end - sequence.computed
+        rows.append(Row(sequence, sequence.computed, count, sequence.width if end == length else 0))
         return count
 
     def _end_chunk(self, row: Row) -> None:
         sequence = row.sequence
         self._tables.publish(sequence)
+        self._tables.snapshot(sequence)
         if row.samples == 0:
             return
         self._prefilling.remove(sequence)

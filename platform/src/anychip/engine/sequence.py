@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 TokenArray = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
 TOKEN_BYTES = 4  #: of a token in a cache key
+NO_SLOT = -1
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -57,6 +58,8 @@ class Sequence:
         "prompt_len",
         "request",
         "seed",
+        "shared_tokens",
+        "slot",
         "state",
         "table_version",
         "tokens",
@@ -90,6 +93,8 @@ class Sequence:
         self.node: Node | None = None  #: the locked end of its pages in the tree
         self.cached_pages = 0  #: leading pages that are the tree's
         self.cached_tokens = 0
+        self.slot = NO_SLOT  #: of its state, in a model with slot states; taken with the pages
+        self.shared_tokens = 0  #: of such a model: how many the tree had when the table was opened, usable or not
         self.is_admitted_before = False
         self.forks: list[Sequence] = []
         self.overtaken = 0  #: later requests that were admitted first
@@ -199,4 +204,4 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-__all__ = ["TOKEN_BYTES", "Sequence", "State", "TokenArray", "derive_seed", "draw_seed", "encode", "uniform"]
+__all__ = ["NO_SLOT", "TOKEN_BYTES", "Sequence", "State", "TokenArray", "derive_seed", "draw_seed", "encode", "uniform"]
