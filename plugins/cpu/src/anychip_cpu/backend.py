@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from anychip_cpu import kernels
+from anychip_cpu import kernels, pool
 from anychip_cpu.device import CpuDevice, probe
 from anychip_cpu.diagnosis import findings
 from anychip_cpu.kernels import dense, packed, quantized
@@ -15,6 +15,7 @@ from anychip_sdk.backend import BackendInfo, Requirements
 from anychip_sdk.device import Device, DeviceConfig, DeviceInfo
 from anychip_sdk.finding import Finding
 from anychip_sdk.hooks import CompileContext, PreparedWeight, hookimpl
+from anychip_sdk.kv import KVPool, PoolSpec
 from anychip_sdk.program import Program
 from anychip_sdk.registry import Registrar
 
@@ -50,6 +51,11 @@ def anychip_register_ops(registry: Registrar) -> None:
 
 
 @hookimpl
+def anychip_create_kv_pool(spec: PoolSpec, device: Device) -> KVPool:
+    return pool.create(spec, device)
+
+
+@hookimpl
 def anychip_prepare_weight(name: str, tensor: torch.Tensor, op: str) -> PreparedWeight | None:
     if op in quantized.OPS:
         return quantized.prepare(tensor)
@@ -77,6 +83,7 @@ __all__ = [
     "anychip_backend",
     "anychip_compile",
     "anychip_compiles",
+    "anychip_create_kv_pool",
     "anychip_diagnose",
     "anychip_open_device",
     "anychip_prepare_weight",
