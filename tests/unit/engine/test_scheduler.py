@@ -9,7 +9,8 @@ import pytest
 from anychip.engine.request import GenerateRequest
 from anychip.engine.scheduler import Scheduler
 from anychip_sdk.errors import QueueFull, RequestInvalid
-from support.fake_pool import FakePool
+from anychip_sdk.state import StateGroup
+from support.fake_pool import ENTRY, HISTORY, FakePool
 from support.schedules import EOS, Bench, config
 
 # --- chunks and batches
@@ -411,6 +412,63 @@ def test_a_failure_ends_everything_and_caches_nothing_in_doubt() -> None:
     assert not bench.scheduler.has_work
     assert bench.scheduler.schedule() is None
     bench.check_empty()
+
+
+def test_after_a_failed_step_no_snapshot_is_used_that_it_may_not_have_taken() -> None:
+    bench = Bench(config(page_size=2), 100, slots=4)
+    bench.add("a", [1, 2, 3, 4, 5], max_tokens=2)
+    bench.step()  # the prompt's pages, behind which the next step takes a snapshot
+    batch = bench.scheduler.schedule()
+    assert batch is not None
+    assert batch.state_ops
+    bench.take(bench.scheduler.fail_all("the device is gone"))
+    bench.scheduler.check_invariants()
+    del bench.requests["a"]
+    bench.add("b", [1, 2, 3, 4, 5], max_tokens=2)
+    bench.drain()
+    bench.check_outputs()
+    bench.check_empty()
+
+
+# --- models with slot states
+
+
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_states_of_retracted_sequences_come_back(prefix_cache: bool) -> None:
+    bench = Bench(config(page_size=3, prefix_cache=prefix_cache, chunked_prefill_size=7), 80, slots=6)
+    for number in range(3):
+        bench.add(str(number), [number] * 12, max_tokens=90, seed=number)
+    bench.drain()
+    assert bench.scheduler.stats().retractions > 0
+    bench.check_outputs()
+    bench.check_empty()
+
+
+def test_no_more_sequences_run_than_have_a_slot() -> None:
+    bench = Bench(config(max_running_requests=8), 100, slots=3)
+    with pytest.raises(RequestInvalid, match="at most 3 sequences run at once"):
+        bench.add("wide", [1], n=4)
+    for number in range(5):
+        bench.add(str(number), [number] * 9, max_tokens=3)
+    bench.add("forks", [5] * 9, n=3, max_tokens=3)
+    bench.step()
+    assert (bench.scheduler.stats().running, bench.scheduler.stats().waiting) == (3, 3)
+    bench.drain()
+    bench.check_outputs()
+    bench.check_empty()
+
+
+class SlotlessPool(FakePool):
+    """Its groups need slots, and it has none."""
+
+    @property
+    def groups(self) -> tuple[StateGroup, ...]:
+        return (ENTRY, HISTORY)
+
+
+def test_a_pool_without_slots_is_refused_for_a_model_that_needs_them() -> None:
+    with pytest.raises(ValueError, match="the pool has no slots"):
+        Scheduler(config(), SlotlessPool(4, 4))
 
 
 # --- numbers
