@@ -217,7 +217,8 @@ def top_level_names(module: ast.Module) -> set[str]:
 def imported_names(module: ast.Module) -> Iterator[tuple[str, str]]:
     for node in ast.walk(module):
         if isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0:
-            yield from ((node.module, alias.name) for alias in node.names)
+            # a star takes what is listed
+            yield from ((node.module, alias.name) for alias in node.names if alias.name != "*")
 
 
 def dotted(path: Path) -> str:
