@@ -12,8 +12,10 @@ import torch
 from anychip.engine.batch import Batch
 from anychip.engine.kv_tables import slots
 from anychip.engine.request import SamplingParams
-from anychip.engine.sequence import derive_seed, uniform
-from anychip.engine.state_ops import run_state_ops
+from anychip.engine.runner import run_state_ops
+from anychip.engine.seeds import derive_seed, uniform
+from anychip.engine.sequence import Sequence as Completion
+from anychip.engine.step_plan import Drawn
 from anychip_sdk.kv import LedgerKVPool, PoolSpec
 from anychip_sdk.state import StateGroup, StateSpec, StateTensor
 
@@ -64,13 +66,18 @@ class FakePool(LedgerKVPool):
 
 
 class FakeModel:
-    """Runs a batch against a FakePool."""
+    """Runs a batch against a FakePool.
 
-    def __init__(self, pool: FakePool, vocab_size: int) -> None:
+    Args:
+        ahead: how many tokens it draws at once for one completion, as far as its pages hold their entries.
+    """
+
+    def __init__(self, pool: FakePool, vocab_size: int, ahead: int = 1) -> None:
         self._pool = pool
         self._vocab_size = vocab_size
+        self._ahead = ahead
 
-    def step(self, batch: Batch) -> list[int]:
+    def step(self, batch: Batch) -> list[Drawn]:
         sources, targets = [c[0] for c in batch.copies], [c[1] for c in batch.copies]
         assert len(set(targets)) == len(targets)
         assert not set(sources) & set(targets)
@@ -82,7 +89,7 @@ class FakeModel:
             if self._pool.states:
                 assert self._pool.states[row.sequence.slot] == row.sequence.tokens[: row.start]
                 self._pool.states[row.sequence.slot] += tokens
-        sampled = []
+        drawn = []
         for row in batch.rows:
             if row.samples:
                 history = self._read(row.sequence.pages, row.end)
@@ -90,8 +97,19 @@ class FakeModel:
                 if self._pool.states:
                     history = self._pool.states[row.sequence.slot]
                 assert len(row.sampled) == row.samples
-                sampled += [next_token(history, s.uniform(), self._vocab_size) for s in row.sampled]
-        return sampled
+                ahead = self._ahead if row.samples == 1 else 1
+                drawn += [Drawn(self._draw(one, history, ahead)) for one in row.sampled]
+        return drawn
+
+    def _draw(self, one: Completion, history: list[int], ahead: int) -> tuple[int, ...]:
+        tokens: list[int] = []
+        room = len(one.pages) * self._pool.layout.page_size - len(history)
+        while True:
+            number = uniform(one.seed, one.output_count + len(tokens))
+            tokens.append(next_token(history + tokens, number, self._vocab_size))
+            if len(tokens) == ahead or len(tokens) > room:
+                return tuple(tokens)
+            self._write(one.pages, len(history) + len(tokens) - 1, tokens[-1:])
 
     def _write(self, pages: list[int], start: int, tokens: list[int]) -> None:
         size = self._pool.layout.page_size

@@ -34,10 +34,10 @@ def config(**changes: Any) -> SchedulerConfig:
 class Bench:
     """A scheduler, its pool, its model and all that came out of them."""
 
-    def __init__(self, settings: SchedulerConfig, pages: int, slots: int = 0) -> None:
+    def __init__(self, settings: SchedulerConfig, pages: int, ahead: int = 1, slots: int = 0) -> None:
         self.settings = settings
         self.pool = FakePool(pages, settings.page_size, slots)
-        self.model = FakeModel(self.pool, settings.vocab_size)
+        self.model = FakeModel(self.pool, settings.vocab_size, ahead)
         self.scheduler = Scheduler(settings, self.pool)
         self.requests: dict[str, GenerateRequest] = {}
         self.tokens: dict[tuple[str, int], list[int]] = {}
@@ -63,11 +63,11 @@ class Bench:
         if batch is None:
             assert not self.scheduler.has_work
             return None
-        tokens = self.model.step(batch)
+        drawn = self.model.step(batch)
         if between is not None:
             between()
             self.scheduler.check_invariants()
-        self.take(self.scheduler.commit(batch, tokens))
+        self.take(self.scheduler.commit(batch, drawn))
         self.scheduler.check_invariants()
         return batch
 

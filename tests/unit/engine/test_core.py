@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from anychip.engine.core import WARM_UP_ID, EngineCore, build_core, from_recipe_file, scheduler_config
 from anychip.engine.request import GenerateRequest, SamplingParams
-from anychip.engine.sequence import derive_seed, uniform
+from anychip.engine.seeds import derive_seed, uniform
 from anychip.plan.make import prepare
 from anychip.plan.plan import SchedulerPlan
 from anychip_sdk.errors import CheckpointInvalid, RequestInvalid, UsageError

@@ -1,5 +1,7 @@
 """The Python API: prompts of every form in, completions in order out. Knows a tiny model; knows no server."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -118,15 +120,15 @@ def test_a_wrong_prompt_computes_nothing_and_leaves_nothing(engine):
 def test_an_interrupted_step_leaves_the_engine_usable(directory, monkeypatch):
     with Engine.from_recipe(make_recipe(directory)) as engine:
         expected = engine.generate("The quick brown fox", GREEDY)[0].token_ids
-        sampler, calls = engine.core._sampler, []
+        forward, calls = engine.core._runner._model.forward, []
 
         def interrupted(*args):
             calls.append(args)
             if len(calls) == 3:
                 raise KeyboardInterrupt
-            return sampler(*args)
+            return forward(*args)
 
-        monkeypatch.setattr(engine.core, "_sampler", interrupted)
+        monkeypatch.setattr(engine.core._runner, "_model", replace(engine.core._runner._model, forward=interrupted))
         with pytest.raises(KeyboardInterrupt):
             engine.generate("The quick brown fox", GREEDY)
         assert not engine.core.has_work

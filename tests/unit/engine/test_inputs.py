@@ -8,12 +8,25 @@ from hypothesis import strategies as st
 
 from anychip.engine.batch import Batch, Row
 from anychip.engine.inputs import InputBuilder
+from anychip.engine.page_rows import PageTable
 from anychip.engine.request import GenerateRequest
 from anychip.engine.sequence import Sequence
+from anychip.engine.step_plan import RowPlan, StepPlan
+from anychip.engine.step_planner import StepPlanner
 from anychip_sdk.state import StateGroup, StateSpec, StateTensor
+from anychip_sdk.step import StepLimits
 
 KV = StateSpec("kv", "paged", (StateTensor("k", (1, 2)), StateTensor("v", (1, 2))))
 GROUPS = (StateGroup(KV, 2), StateGroup(replace(KV, window=8), 1))
+
+
+def build(size, plan, sampled=None):
+    """The step of a plan whose runner knows nothing yet."""
+    tables = []
+    for row in plan.rows:
+        tables.append(PageTable())
+        tables[-1].update(row.pages_from, row.pages)
+    return InputBuilder(size, GROUPS, StepLimits(400, 8, 50, torch.device("cpu"))).build(plan, tables, sampled)
 
 
 @st.composite
@@ -32,7 +45,9 @@ def batches(draw):
         start = length - 1 if number < decodes else draw(st.integers(0, length - 1))
         end = length if number < decodes else draw(st.integers(start + 1, length))
         samples = draw(st.integers(1, 3)) if end == length else 0
-        rows.append(Row(sequence, start, end - start, samples if number >= decodes else 1))
+        samples = samples if number >= decodes else 1
+        rows.append(Row(sequence, start, end - start, samples))
+        sequence.forks = [Sequence(sequence.request, index) for index in range(1, samples)]
     return size, Batch(tuple(rows), decodes)
 
 
@@ -40,7 +55,7 @@ def batches(draw):
 @given(batches())
 def test_a_step_equals_a_plain_construction(drawn):
     size, batch = drawn
-    step = InputBuilder(size, torch.device("cpu"), GROUPS).build(batch)
+    step = build(size, StepPlanner().plan(batch))
     tokens, positions, slots, logit_rows, starts = [], [], [], [], [0]
     for row in batch.rows:
         for place in range(row.start, row.start + row.count):
@@ -66,7 +81,7 @@ def test_a_step_equals_a_plain_construction(drawn):
 @given(batches())
 def test_the_page_table_leads_every_earlier_token_to_its_page(drawn):
     size, batch = drawn
-    table = InputBuilder(size, torch.device("cpu"), GROUPS).build(batch).paged(1).page_table
+    table = build(size, StepPlanner().plan(batch)).paged(1).page_table
     for line, row in zip(table.tolist(), batch.rows, strict=True):
         used = -(-row.end // size)
         assert line[:used] == row.sequence.pages[:used]
@@ -77,8 +92,26 @@ def test_the_page_table_leads_every_earlier_token_to_its_page(drawn):
 def test_dtypes_are_what_the_ops_say():
     sequence = Sequence(GenerateRequest("r", [1, 2, 3]))
     sequence.pages = [4]
-    step = InputBuilder(16, torch.device("cpu"), GROUPS).build(Batch((Row(sequence, 0, 2, 0),), 0))
+    step = build(16, StepPlanner().plan(Batch((Row(sequence, 0, 2, 0),), 0)))
     assert {step.token_ids.dtype, step.positions.dtype, step.paged(0).slots.dtype} == {torch.int64}
     assert {step.query_start.dtype, step.context_lens.dtype, step.paged(0).page_table.dtype} == {torch.int32}
     assert step.logit_rows.shape == (0,)
     assert step.logit_rows.dtype == torch.int64
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 4), st.integers(0, 2), st.integers(0, 2))
+def test_tokens_sampled_on_the_device_stand_where_rows_go_on_from_them(decodes, ahead, chunks):
+    """Decodes have one token, the sampled one; rows that verify guesses have more behind it."""
+    parents = [RowPlan(number, 3, 1, 0, [number], [], number) for number in range(decodes)]
+    parents += [RowPlan(10 + number, 3, 3, 0, [10 + number], [40, 41], 10 + number) for number in range(ahead)]
+    others = [RowPlan(20 + number, 0, 2, 0, [20 + number], [50, 51]) for number in range(chunks)]
+    if not parents + others:
+        return
+    sampled = torch.arange(60, 60 + len(parents)) if parents else None
+    step = build(16, StepPlan(1, (*parents, *others), decodes), sampled)
+    expected, number = [], 60
+    for row in (*parents, *others):
+        expected += row.tokens if row.parent is None else [number, *row.tokens]
+        number += row.parent is not None
+    assert step.token_ids.tolist() == expected

@@ -9,6 +9,8 @@ from anychip import backends
 from anychip.engine.request import GREEDY_BELOW, GenerateRequest, SamplingParams
 from anychip.engine.sampler import Sampler
 from anychip.engine.sequence import Sequence
+from anychip.engine.step_plan import Draw, History
+from anychip.engine.step_planner import sampling_of
 from anychip.graph.replace import Binding
 from anychip.plan.memory import SAMPLED_ROWS
 from anychip.plan.ops import bind_engine_ops
@@ -24,7 +26,29 @@ def sampler(request):
     """On the references, and on the CPU backend's own kernels."""
     stub = load_backend("stub", reference_plugin("stub"), distribution="test", version="1")
     backend = stub if request.param == "stub" else backends.choose("cpu").backend
-    return Sampler(bind_engine_ops(Binding(backend.ops, torch.float32, {})), torch.device("cpu"))
+    return Bench(Sampler(bind_engine_ops(Binding(backend.ops, torch.float32, {})), torch.device("cpu")))
+
+
+class Bench:
+    """A sampler that meets each sequence anew, as after a retraction."""
+
+    def __init__(self, sampler):
+        self.sampler = sampler
+        self.number = 0
+
+    def __call__(self, logits, sequences):
+        return [token for drawn in self.drawn(logits, sequences) for token in drawn.tokens]
+
+    def drawn(self, logits, sequences):
+        draws = [self._draw(one) for one in sequences]
+        drawn = self.sampler.take(draws, self.sampler(logits, draws))
+        self.sampler.forget([draw.sequence for draw in draws])
+        return drawn
+
+    def _draw(self, one):
+        self.number += 1
+        history = History(one.tokens[: one.prompt_len], one.output_ids)
+        return Draw(self.number, one.output_count, sampling_of(one), history)
 
 
 def sequence(output=(), prompt=(5, 6, 7), **params):
@@ -68,13 +92,48 @@ def test_a_row_draws_the_same_in_any_company(sampler):
     assert len(drawn) == 1
 
 
-def test_the_same_sequences_are_sampled_by_what_they_have_written_since(sampler):
+def test_what_was_sampled_counts_for_the_next_tokens(sampler):
     logits = torch.zeros(2, VOCAB)
     logits[:, 9], logits[:, 8] = 2.0, 1.5
     mates = [sequence(temperature=0.0, frequency_penalty=1.0), sequence(seed=3, top_k=1)]
-    assert sampler(logits.clone(), mates) == [9, 9]
-    mates[0].tokens.append(9)
-    assert sampler(logits.clone(), mates) == [8, 9]
+    found = []
+    for step in range(3):
+        history = History([5, 6, 7], []) if step == 0 else None
+        draws = [Draw(-1, step, sampling_of(mates[0]), history), Draw(-2, step, sampling_of(mates[1]))]
+        found.append([one.tokens for one in sampler.sampler.take(draws, sampler.sampler(logits.clone(), draws))])
+    assert found == [[(9,), (9,)], [(8,), (9,)], [(9,), (9,)]]
+    sampler.sampler.forget([-1, -2])
+
+
+def test_log_probabilities_are_those_after_bias_and_before_temperature(sampler):
+    logits = random_logits(3 + SAMPLED_ROWS)
+    settings = [{"temperature": 0.0, "logprobs": 3, "logit_bias": ((9, 20.0),)}, {"seed": 1}, {"logprobs": 0}]
+    settings += [{"temperature": 0.7, "seed": row, "logprobs": row % 4} for row in range(SAMPLED_ROWS)]
+    drawn = sampler.drawn(logits.clone(), [sequence(**one) for one in settings])
+    logits[0, 9] += 20.0
+    expected = logits.double().log_softmax(-1)
+    for row, (one, asked) in enumerate(zip(drawn, settings, strict=True)):
+        if "logprobs" not in asked:
+            assert one.logprobs == ()
+            continue
+        [found] = one.logprobs
+        [token] = one.tokens
+        assert found.logprob == pytest.approx(expected[row, token].item(), abs=1e-5)
+        values, ids = expected[row].topk(asked["logprobs"])
+        assert [token for token, _ in found.top] == ids.tolist()
+        assert [value for _, value in found.top] == pytest.approx(values.tolist(), abs=1e-5)
+    assert drawn[0].tokens == (9,)
+
+
+def test_more_alternatives_than_there_are_tokens_are_all_of_them(sampler):
+    [drawn] = sampler.drawn(torch.zeros(1, VOCAB), [sequence(temperature=0.0, logprobs=VOCAB + 1)])
+    assert len(drawn.logprobs[0].top) == VOCAB
+
+
+def test_wanting_log_probabilities_changes_no_token(sampler):
+    logits = random_logits(8)
+    plain = sampler(logits.clone(), [sequence(seed=row, temperature=row % 2) for row in range(8)])
+    assert plain == sampler(logits.clone(), [sequence(seed=row, temperature=row % 2, logprobs=5) for row in range(8)])
 
 
 def test_the_draw_depends_on_seed_and_output_position(sampler):

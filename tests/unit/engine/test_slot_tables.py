@@ -5,9 +5,9 @@ import pytest
 from anychip.engine.kv_tables import KVTables
 from anychip.engine.radix_cache import Match
 from anychip.engine.request import GenerateRequest, SamplingParams
-from anychip.engine.sequence import NO_SLOT, Sequence
+from anychip.engine.sequence import Sequence
 from anychip.engine.slot_tables import SlotsExhausted
-from anychip.engine.state_ops import ClearSlot, CopySlot
+from anychip.engine.state_ops import NO_SLOT, ClearSlot, CopySlot
 from support.fake_pool import FakePool
 
 

@@ -11,7 +11,7 @@ import torch
 
 from anychip.engine.core import EngineCore
 from anychip.engine.request import GenerateRequest, SamplingParams
-from anychip.engine.sequence import derive_seed, uniform
+from anychip.engine.seeds import derive_seed, uniform
 from anychip_sdk.step import Slots
 from anychip_sdk.testing import chunk_step
 from support.engines import greedy, loaded, make_recipe, random_prompts, run

@@ -155,7 +155,7 @@ def random_bench(random_: random.Random, seed: int, slots: Sequence[int]) -> Ben
         prefix_cache=seed % 3 != 0,
         shared_prefix_tokens=4,
     )
-    bench = Bench(settings_, random_.randrange(60, 200) // page_size, random_.choice(slots))
+    bench = Bench(settings_, random_.randrange(60, 200) // page_size, slots=random_.choice(slots))
     bench.be_hopeful()
     return bench
 

@@ -13,6 +13,8 @@ from anychip_sdk.kv import KVPool
 
 PolicyName = Literal["lpm", "fcfs"]
 
+TOP_MAX = 20  #: of the likeliest tokens whose log-probabilities a request may ask for
+
 
 @dataclass(frozen=True)
 class SchedulerConfig:
@@ -164,6 +166,7 @@ def _check_numbers(params: SamplingParams) -> None:
     _check("min_p", p.min_p, 0 <= p.min_p <= 1, "0 to 1")
     _check("repetition_penalty", p.repetition_penalty, 0 < p.repetition_penalty < math.inf, "more than 0")
     _check("presence_penalty", p.presence_penalty, math.isfinite(p.presence_penalty), "a finite number")
+    _check("logprobs", p.logprobs, p.logprobs is None or 0 <= p.logprobs <= TOP_MAX, f"0 to {TOP_MAX}")
     _check("frequency_penalty", p.frequency_penalty, math.isfinite(p.frequency_penalty), "a finite number")
 
 

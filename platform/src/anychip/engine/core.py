@@ -1,4 +1,4 @@
-"""The engine's heart: schedule, run, sample, commit. Knows the step; knows no process and no text."""
+"""The engine's heart: schedule, plan, run, commit. Knows the step; knows no tensor, no process and no text."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 
 import structlog
-import torch
 
 from anychip.engine.admission import SchedulerConfig
-from anychip.engine.batch import Batch
-from anychip.engine.inputs import InputBuilder
 from anychip.engine.laps import STEP_PARTS, Laps
 from anychip.engine.loader import LoadedModel, Report, load_model
 from anychip.engine.messages import ModelFacts, Progress
 from anychip.engine.model_facts import model_facts
 from anychip.engine.pace import Pace
 from anychip.engine.request import GenerateRequest, SamplingParams, TokenEvent
-from anychip.engine.sampler import Sampler
+from anychip.engine.runner import Runner
 from anychip.engine.scheduler import Scheduler
-from anychip.engine.state_ops import run_state_ops
+from anychip.engine.step_planner import StepPlanner
 from anychip.plan.make import prepare
 from anychip.plan.plan import Decision, Plan
 from anychip.recipe import load as load_recipe
@@ -41,10 +38,9 @@ class EngineCore:
         self._model = model
         self._pace = Pace(model.plan.scheduler.tpot_p95_s, model.plan.scheduler.chunked_prefill_size.value)
         self._scheduler = self._new_scheduler()
-        where = model.device.torch_device
-        self._inputs = InputBuilder(model.plan.scheduler.page_size.value, where, model.plan.graph.groups)
-        self._sampler = Sampler(model.plan.engine_ops, where)
-        self._laps = Laps(STEP_PARTS)
+        self._planner = StepPlanner()
+        self._runner = Runner(model)
+        self._laps = self._runner.laps
 
     @property
     def model(self) -> ModelFacts:
@@ -71,19 +67,10 @@ class EngineCore:
         batch = self._scheduler.schedule()
         if batch is None:
             return []
+        plan = self._planner.plan(batch)
         laps.lap("schedule")
-        with torch.inference_mode():
-            self._copy(batch)
-            run_state_ops(batch.state_ops, self._model.pool)
-            step = self._inputs.build(batch)
-            laps.lap("inputs")
-            logits = self._model.forward(step)
-            if not batch.samples:
-                self._model.device.synchronize()
-            laps.lap("forward")
-            tokens = self._sample(batch, logits)
-        laps.lap("sample")
-        events = self._scheduler.commit(batch, tokens)
+        result = self._runner.submit(plan).wait()
+        events = self._scheduler.commit(batch, result.drawn)
         laps.lap("commit")
         self._pace.observe(batch.decode_rows, batch.tokens - batch.decode_rows, laps.since_start_s)
         return events
@@ -129,7 +116,7 @@ class EngineCore:
         if self.plan.scheduler.tpot_p95_s is not None:
             self._warm_up(MEASURED_TOKENS, 0.0)
         self._scheduler = self._new_scheduler()  # its counters start at 0
-        self._laps = Laps(STEP_PARTS)
+        self._laps = self._runner.laps = Laps(STEP_PARTS)
 
     def _warm_up(self, tokens: int, temperature: float) -> None:
         plan = self.plan
@@ -143,21 +130,6 @@ class EngineCore:
 
     def _new_scheduler(self) -> Scheduler:
         return Scheduler(scheduler_config(self.plan), self._model.pool, self._pace)
-
-    def _copy(self, batch: Batch) -> None:
-        if not batch.copies:
-            return
-        sources, targets = zip(*batch.copies, strict=True)
-        self._model.pool.copy_pages(sources, targets)
-
-    def _sample(self, batch: Batch, logits: torch.Tensor) -> list[int]:
-        sequences = [one for row in batch.rows for one in row.sampled]
-        if not sequences:
-            return []
-        if len(sequences) != logits.shape[0]:  # forks: one row of logits for several completions
-            repeats = [row.samples for row in batch.rows if row.samples]
-            logits = logits.repeat_interleave(torch.tensor(repeats, device=logits.device), dim=0)
-        return self._sampler(logits, sequences)
 
 
 def scheduler_config(plan: Plan) -> SchedulerConfig:

@@ -1,4 +1,4 @@
-"""A batch's rows as one step. Knows slots and positions; knows no model."""
+"""A plan's rows as one step on the device. Knows slots and positions; knows no sequence, pool or model."""
 
 from __future__ import annotations
 
@@ -8,76 +8,102 @@ from itertools import accumulate
 import numpy as np
 import torch
 
-from anychip.engine.batch import Batch, Row
-from anychip.engine.page_rows import PageRows
+from anychip.engine.page_rows import PageRows, PageTable
+from anychip.engine.step_plan import RowPlan, StepPlan
 from anychip_sdk.state import StateGroup
-from anychip_sdk.step import GroupEntry, Paged, Slots, Step
+from anychip_sdk.step import GroupEntry, Paged, Slots, Step, StepLimits
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
 class InputBuilder:
-    """Turns batches into steps on the device.
+    """Turns plans into steps on the device.
 
     Args:
         groups: the model's states; all paged ones have one page table, all slot ones the same slots.
+        limits: the most of one step.
     """
 
-    def __init__(self, page_size: int, device: torch.device, groups: SequenceOf[StateGroup]) -> None:
+    def __init__(self, page_size: int, groups: SequenceOf[StateGroup], limits: StepLimits) -> None:
         self._page_size = page_size
-        self._device = device
+        self._device = limits.device
         self._is_slot = [group.spec.kind == "slot" for group in groups]
-        self._page_rows = PageRows(page_size)
+        self._page_rows = PageRows(page_size, limits.rows, limits.pages)
 
-    def build(self, batch: Batch) -> Step:
-        rows = batch.rows
+    def build(self, plan: StepPlan, tables: SequenceOf[PageTable], sampled: torch.Tensor | None) -> Step:
+        """The step of a plan.
+
+        Args:
+            tables: of the plan's rows.
+            sampled: int64, on the device: the first token of each row that has a parent.
+        """
+        rows = plan.rows
         counts = [row.count for row in rows]
-        ends = [row.end for row in rows]
+        ends = [row.start + row.count for row in rows]
         starts = list(accumulate(counts, initial=0))
-        logit_rows = [last - 1 for row, last in zip(rows, starts[1:], strict=True) if row.samples]
+        logit_rows = [last - 1 for row, last in zip(rows, starts[1:], strict=True) if row.draws]
         # few transfers: what has one dtype goes to the device together
         count = starts[-1]
         values = np.empty(3 * count + len(logit_rows), dtype=np.int64)
-        self._fill(batch, starts, values[: 3 * count].reshape(3, count))
+        self._fill(plan, tables, starts, values[: 3 * count].reshape(3, count))
         values[3 * count :] = logit_rows
         wide = self._tensor(values)
         narrow = self._tensor(np.array(starts + ends, dtype=np.int32))
         token_ids, positions, slots, logits = torch.split_with_sizes(wide, (count, count, count, len(logit_rows)))
+        if sampled is not None:
+            token_ids = self._with_sampled(plan, starts, token_ids, sampled)
         query_start, context_lens = torch.split_with_sizes(narrow, (len(starts), len(ends)))
-        paged = Paged(self._tensor(self._page_rows.table(rows)), slots)
+        paged = Paged(self._tensor(self._page_rows.table(tables, ends)), slots)
         return Step(
             token_ids=token_ids,
             positions=positions,
             query_start=query_start,
             context_lens=context_lens,
             logit_rows=logits,
-            groups=self._entries(batch, paged),
+            groups=self._entries(plan, paged),
             page_size=self._page_size,
-            decode_rows=batch.decode_rows,
+            decode_rows=plan.decode_rows,
             query_lens_host=tuple(counts),
             context_lens_host=tuple(ends),
         )
 
-    def _entries(self, batch: Batch, paged: Paged) -> tuple[GroupEntry, ...]:
+    def _entries(self, plan: StepPlan, paged: Paged) -> tuple[GroupEntry, ...]:
         if not any(self._is_slot):
             return (paged,) * len(self._is_slot)
-        slots = Slots(self._tensor(np.array([row.sequence.slot for row in batch.rows], dtype=np.int64)))
+        slots = Slots(self._tensor(np.array([row.slot for row in plan.rows], dtype=np.int64)))
         return tuple(slots if is_slot else paged for is_slot in self._is_slot)
 
-    def _fill(self, batch: Batch, starts: SequenceOf[int], tokens: Array) -> None:
-        """Token ids, positions and slots of all rows into [3, tokens]."""
-        decodes, size = batch.rows[: batch.decode_rows], self._page_size
-        tokens[0, : len(decodes)] = [row.sequence.tokens[row.start] for row in decodes]
-        tokens[1, : len(decodes)] = [row.start for row in decodes]
-        tokens[2, : len(decodes)] = [row.sequence.pages[row.start // size] * size + row.start % size for row in decodes]
-        for row, start in zip(batch.rows[len(decodes) :], starts[len(decodes) :], strict=False):
-            self._fill_chunk(row, tokens[:, start : start + row.count])
+    def _with_sampled(
+        self, plan: StepPlan, starts: SequenceOf[int], token_ids: torch.Tensor, sampled: torch.Tensor
+    ) -> torch.Tensor:
+        count = len(sampled)
+        if count == len(token_ids):
+            return sampled
+        if count <= plan.decode_rows:
+            token_ids[:count] = sampled
+        else:
+            token_ids[list(starts[:count])] = sampled
+        return token_ids
 
-    def _fill_chunk(self, row: Row, tokens: Array) -> None:
-        sequence, start, size = row.sequence, row.start, self._page_size
-        places = np.arange(start, row.end)
-        pages = np.array(sequence.pages[start // size : (row.end - 1) // size + 1], dtype=np.int64)
-        tokens[0] = sequence.tokens[start : row.end]
+    def _fill(self, plan: StepPlan, tables: SequenceOf[PageTable], starts: SequenceOf[int], tokens: Array) -> None:
+        """Token ids, positions and slots of all rows into [3, tokens]."""
+        count, size = plan.decode_rows, self._page_size
+        decodes = plan.rows[:count]
+        tokens[0, :count] = [row.tokens[0] if row.parent is None else 0 for row in decodes]
+        tokens[1, :count] = places = [row.start for row in decodes]
+        tokens[2, :count] = [
+            table.pages[start // size] * size + start % size for table, start in zip(tables, places, strict=False)
+        ]
+        for number in range(count, len(plan.rows)):
+            start = starts[number]
+            row = plan.rows[number]
+            self._fill_chunk(row, tables[number].pages, tokens[:, start : start + row.count])
+
+    def _fill_chunk(self, row: RowPlan, held: list[int], tokens: Array) -> None:
+        start, end, size = row.start, row.end, self._page_size
+        places = np.arange(start, end)
+        pages = np.array(held[start // size : (end - 1) // size + 1], dtype=np.int64)
+        tokens[0] = row.tokens if row.parent is None else [0, *row.tokens]
         tokens[1] = places
         tokens[2] = pages[places // size - start // size] * size + places % size
 

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator
 
 from anychip.engine.kv_tables import KVTables
 from anychip.engine.radix_cache import Node, RadixCache
-from anychip.engine.sequence import NO_SLOT, TOKEN_BYTES, Sequence, State
+from anychip.engine.sequence import TOKEN_BYTES, Sequence, State
 from anychip.engine.slot_tables import SlotTables
+from anychip.engine.state_ops import NO_SLOT
 from anychip_sdk.errors import AnychipError
 
 

@@ -3,59 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from typing import NamedTuple
 
 import numpy as np
-
-from anychip.engine.batch import Row
-from anychip.engine.sequence import Sequence
 
 Table = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
 
-class _Written(NamedTuple):
-    """What a line of the array holds: the first `pages` of the sequence's table, as it was at that version."""
+class PageTable:
+    """The pages of one sequence, as plans tell them."""
 
-    sequence: Sequence | None
-    version: int
-    pages: int
+    __slots__ = ("pages", "version")
+
+    def __init__(self) -> None:
+        self.pages: list[int] = []
+        self.version = 0  #: grows when an entry changes, other than by appending
+
+    def update(self, start: int, pages: list[int]) -> None:
+        """Replace everything from `start` on."""
+        if start < len(self.pages):
+            self.version += 1
+            del self.pages[start:]
+        self.pages += pages
+
+
+class _Written:
+    """What a line of the array holds: the first `pages` of a table, as it was at that version."""
+
+    __slots__ = ("pages", "table", "version")
+
+    def __init__(self) -> None:
+        self.table: PageTable | None = None
+        self.version = 0
+        self.pages = 0
 
 
 class PageRows:
-    """A line for each row of the last step. A long context is written once, not once a step."""
+    """A line for each row of the last step. A long context is written once, not once a step.
 
-    def __init__(self, page_size: int) -> None:
+    Args:
+        rows: the most of one step.
+        pages: the most of one row.
+    """
+
+    def __init__(self, page_size: int, rows: int, pages: int) -> None:
         self._page_size = page_size
-        self._lines: Table = np.zeros((0, 0), dtype=np.int32)
-        self._written: list[_Written] = []
+        self._lines: Table = np.zeros((rows, pages), dtype=np.int32)
+        self._written = [_Written() for _ in range(rows)]
 
-    def table(self, rows: SequenceOf[Row]) -> Table:
-        """int32 [rows, the most pages of any], a new array; behind a row's pages: 0."""
-        used = [-(-row.end // self._page_size) for row in rows]
-        width = max(used)
-        self._reserve(len(rows), width)
-        for number, (row, pages) in enumerate(zip(rows, used, strict=True)):
-            self._write(number, row.sequence, pages)
-        table: Table = self._lines[: len(rows), :width].copy()
-        return table
+    def table(self, tables: SequenceOf[PageTable], ends: SequenceOf[int]) -> Table:
+        """int32 [rows, the most pages of any], a new array; behind a row's pages: 0.
 
-    def _write(self, number: int, sequence: Sequence, pages: int) -> None:
-        holder, version, start = self._written[number]
-        if holder is sequence and version == sequence.table_version and start == pages:
-            return
-        line = self._lines[number]
-        if holder is not sequence or version != sequence.table_version or start > pages:
+        Args:
+            ends: how many tokens of each row's sequence have an entry after the step.
+        """
+        size, width = self._page_size, -(-max(ends) // self._page_size)
+        for number, (written, table, end) in enumerate(zip(self._written, tables, ends, strict=False)):
+            pages = -(-end // size)
+            if written.table is not table or written.version != table.version or written.pages != pages:
+                self._write(number, table, pages)
+        lines: Table = self._lines[: len(ends), :width].copy()
+        return lines
+
+    def _write(self, number: int, table: PageTable, pages: int) -> None:
+        written, line = self._written[number], self._lines[number]
+        start = written.pages
+        if written.table is not table or written.version != table.version or start > pages:
             line[:start] = start = 0
-        line[start:pages] = sequence.pages[start:pages]
-        self._written[number] = _Written(sequence, sequence.table_version, pages)
-
-    def _reserve(self, rows: int, width: int) -> None:
-        height, room = self._lines.shape
-        if rows <= height and width <= room:
-            return
-        more_rows, more_width = (0 if rows <= height else rows), (0 if width <= room else width)
-        self._lines = np.pad(self._lines, ((0, more_rows), (0, more_width)))
-        self._written += [_Written(None, 0, 0)] * more_rows
+        line[start:pages] = table.pages[start:pages]
+        written.table, written.version, written.pages = table, table.version, pages
 
 
-__all__ = ["PageRows"]
+__all__ = ["PageRows", "PageTable"]

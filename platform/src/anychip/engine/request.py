@@ -31,15 +31,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     n: int = 1  #: completions of the one prompt
-
-    @property
-    def is_penalised(self) -> bool:
-        return bool(self.repetition_penalty != 1.0 or self.presence_penalty or self.frequency_penalty)
-
-    @property
-    def is_plain(self) -> bool:
-        """Always the largest of the model's own logits."""
-        return not (self.temperature >= GREEDY_BELOW or self.is_penalised or self.logit_bias or self.min_tokens)
+    logprobs: int | None = None  #: None: not wanted; n: of each chosen token and the n likeliest of its place
 
 
 class GenerateRequest(msgspec.Struct, frozen=True):
@@ -48,6 +40,13 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     params: SamplingParams = msgspec.field(default_factory=SamplingParams)
     namespace: str = ""  #: requests share cached prefixes only within one; see `namespace_of`
     arrival_s: float = 0.0  #: a monotonic clock; only for metrics, never for order
+
+
+class LogProb(msgspec.Struct, frozen=True, gc=False):
+    """How likely a token was, by the logits after bias and penalties, before temperature and filters."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()  #: (token, its log-probability), likeliest first
 
 
 class TokenEvent(msgspec.Struct, frozen=True):
@@ -66,6 +65,7 @@ class TokenEvent(msgspec.Struct, frozen=True):
     cached_tokens: int = 0  #: of the prompt, found in the cache when the request was first admitted
     completion_tokens: int = 0
     error: str | None = None
+    logprobs: tuple[LogProb, ...] = ()  #: one for each of token_ids, where the request wants them
 
 
 def namespace_of(**parts: str) -> str:
@@ -76,4 +76,4 @@ def namespace_of(**parts: str) -> str:
     return "".join(f"{tag}={len(value)}:{value};" for tag, value in sorted(parts.items()) if value)
 
 
-__all__ = ["GREEDY_BELOW", "FinishReason", "GenerateRequest", "SamplingParams", "TokenEvent", "namespace_of"]
+__all__ = ["GREEDY_BELOW", "FinishReason", "GenerateRequest", "LogProb", "SamplingParams", "TokenEvent", "namespace_of"]

@@ -1,32 +1,49 @@
-"""From logits to one token per sequence, through the registry. Knows sampling parameters; knows no scheduler."""
+"""From logits to tokens, through the registry. Knows draws; knows no plan and no sequence's pages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from anychip.engine.request import GREEDY_BELOW
-from anychip.engine.sequence import Sequence, TokenArray
+from anychip.engine.request import LogProb
+from anychip.engine.seeds import uniform
+from anychip.engine.step_plan import Draw, Drawn, History, Sampling
 from anychip.plan.memory import SAMPLED_ROWS
 from anychip_sdk.program import bound_function
 from anychip_sdk.registry import Resolution
+
+
+class _Scores(NamedTuple):
+    """Log-probabilities of some rows, on the device."""
+
+    rows: list[int]
+    chosen: torch.Tensor  #: [rows]
+    top: torch.Tensor  #: [rows, the most wanted]
+    top_ids: torch.Tensor
+
+
+class Chosen(NamedTuple):
+    """A step's tokens before anybody has waited for them."""
+
+    tokens: torch.Tensor  #: int64 [draws], on the device
+    scores: list[_Scores]
 
 
 class _Drawn(NamedTuple):
     """Rows that are drawn at once."""
 
     rows: list[int]
-    sequences: list[Sequence]
+    places: torch.Tensor  #: the rows, on the device
     filters: tuple[torch.Tensor, ...]  #: temperature, top-k, top-p, min-p
 
 
 class _Penalised(NamedTuple):
-    sequences: list[Sequence]
+    sequences: list[int]
     rows: torch.Tensor
     prompts: torch.Tensor
     strengths: tuple[torch.Tensor, ...]  #: repetition, presence, frequency
@@ -35,14 +52,29 @@ class _Penalised(NamedTuple):
 class _Company(NamedTuple):
     """What stays the same from step to step while the same sequences are sampled."""
 
-    biased: list[tuple[int, Sequence]]
+    biased: list[int]
     penalised: _Penalised | None
     drawn: list[_Drawn]
     has_greedy: bool
+    is_plain: bool  #: always the largest of the model's own logits
+    scored: list[list[int]]  #: rows whose log-probabilities are wanted, a few at a time
+
+
+class _History:
+    """What the penalties of a sequence count."""
+
+    __slots__ = ("output", "prompt")
+
+    def __init__(self, said: History) -> None:
+        self.prompt = array("i", said.prompt)
+        self.output = array("i", said.output)
 
 
 class Sampler:
-    """Applies bias, penalties and the draw, a few rows at a time so that sorting stays small."""
+    """Applies bias, penalties and the draw, a few rows at a time so that sorting stays small.
+
+    It keeps what penalised sequences have said until they are forgotten.
+    """
 
     def __init__(self, ops: Mapping[str, Resolution], device: torch.device) -> None:
         self._argmax = bound_function(ops["argmax"])
@@ -50,90 +82,135 @@ class Sampler:
         self._penalise = bound_function(ops["apply_penalties"])
         self._bias = bound_function(ops["apply_logit_bias"])
         self._device = device
-        self._company = lru_cache(maxsize=1)(self._make_company)
+        self._histories: dict[int, _History] = {}
+        self._company_of: list[int] = []
+        self._company = _Company([], None, [], True, True, [])
 
-    def __call__(self, logits: torch.Tensor, sequences: SequenceOf[Sequence]) -> list[int]:
+    def __call__(self, logits: torch.Tensor, draws: SequenceOf[Draw]) -> Chosen:
         """One token per row.
 
         Args:
             logits: float32 [rows, vocab]; may be written.
-            sequences: whose row it is, one per row.
+            draws: one per row.
         """
-        if all(one.is_plain for one in sequences):
-            return self._argmax(logits).tolist()  # type: ignore[no-any-return]
-        company = self._company(tuple(sequences))
-        self._apply_bias(logits, company.biased)
+        company = self._company_for(draws)
+        if company.is_plain:
+            return Chosen(self._argmax(logits), [])
+        self._apply_bias(logits, draws, company.biased)
         if company.penalised is not None:
             self._apply_penalties(logits, company.penalised)
-        tokens: list[int] = self._argmax(logits).tolist() if company.has_greedy else [0] * len(sequences)
+        tokens = self._argmax(logits) if company.has_greedy else logits.new_empty(len(draws), dtype=torch.int64)
         for drawn in company.drawn:
-            for row, token in zip(drawn.rows, self._draw(logits, drawn), strict=True):
-                tokens[row] = token
-        return tokens
+            picked = self._draw(logits, draws, drawn)
+            tokens = picked if len(drawn.rows) == len(draws) else tokens.index_copy_(0, drawn.places, picked)
+        return Chosen(tokens, [self._scores(logits, draws, rows, tokens) for rows in company.scored])
 
-    def _draw(self, logits: torch.Tensor, drawn: _Drawn) -> list[int]:
-        chosen = logits if len(drawn.rows) == len(logits) else logits[self._ids(drawn.rows)]
-        uniform = np.array([one.uniform() for one in drawn.sequences])
-        picked = self._sample(chosen, *drawn.filters, torch.from_numpy(uniform).to(self._device))
-        return picked.tolist()  # type: ignore[no-any-return]
+    def take(self, draws: SequenceOf[Draw], chosen: Chosen) -> list[Drawn]:
+        """Wait for the tokens of these draws; they count for the next ones."""
+        tokens: list[int] = chosen.tokens.tolist()
+        if self._histories:
+            for draw, token in zip(draws, tokens, strict=True):
+                history = self._histories.get(draw.sequence)
+                if history is not None:
+                    history.output.append(token)
+        if not chosen.scores:
+            return [Drawn((token,)) for token in tokens]
+        found: dict[int, LogProb] = {}
+        for scores in chosen.scores:
+            found.update(_logprobs(draws, scores))
+        return [Drawn((token,), (found[row],) if row in found else ()) for row, token in enumerate(tokens)]
 
-    def _apply_bias(self, logits: torch.Tensor, biased: SequenceOf[tuple[int, Sequence]]) -> None:
+    def forget(self, sequences: Iterable[int]) -> None:
+        """These are not drawn for again."""
+        for sequence in sequences:
+            self._histories.pop(sequence, None)
+
+    def _company_for(self, draws: SequenceOf[Draw]) -> _Company:
+        sequences = [draw.sequence for draw in draws]
+        if sequences != self._company_of:
+            self._remember(draws)
+            self._company = self._make_company([draw.sampling for draw in draws], sequences)
+            self._company_of = sequences
+        return self._company
+
+    def _remember(self, draws: SequenceOf[Draw]) -> None:
+        for draw in draws:
+            if draw.history is not None:
+                self._histories[draw.sequence] = _History(draw.history)
+
+    def _draw(self, logits: torch.Tensor, draws: SequenceOf[Draw], drawn: _Drawn) -> torch.Tensor:
+        chosen = logits if len(drawn.rows) == len(logits) else logits[drawn.places]
+        numbers = np.array([uniform(draws[row].sampling.seed, draws[row].step) for row in drawn.rows])
+        picked: torch.Tensor = self._sample(chosen, *drawn.filters, torch.from_numpy(numbers).to(self._device))
+        return picked
+
+    def _apply_bias(self, logits: torch.Tensor, draws: SequenceOf[Draw], biased: SequenceOf[int]) -> None:
         entries: dict[tuple[int, int], float] = {}
-        for row, one in biased:
-            for token, bias in one.request.params.logit_bias:
+        for row in biased:
+            sampling = draws[row].sampling
+            for token, bias in sampling.logit_bias:
                 entries[row, token] = entries.get((row, token), 0.0) + bias
-            for token in one.banned_ids():
-                entries[row, token] = float("-inf")
+            if draws[row].step < sampling.min_tokens:
+                entries.update({(row, token): float("-inf") for token in sampling.banned})
         if entries:
             rows, ids = zip(*entries, strict=True)
             self._bias(logits, self._ids(rows), self._ids(ids), self._floats(list(entries.values())))
 
     def _apply_penalties(self, logits: torch.Tensor, penalised: _Penalised) -> None:
-        outputs = self._padded([one.token_array()[one.prompt_len :] for one in penalised.sequences])
+        outputs = self._padded([self._histories[one].output for one in penalised.sequences])
         self._penalise(logits, penalised.rows, penalised.prompts, outputs, *penalised.strengths)
 
-    def _make_company(self, sequences: tuple[Sequence, ...]) -> _Company:
-        params = [one.request.params for one in sequences]
-        drawn = [row for row, one in enumerate(params) if one.temperature >= GREEDY_BELOW]
+    def _scores(self, logits: torch.Tensor, draws: SequenceOf[Draw], rows: list[int], tokens: torch.Tensor) -> _Scores:
+        index = self._ids(rows)
+        logprobs = logits[index].float().log_softmax(dim=-1)
+        chosen = logprobs.gather(1, tokens[index].unsqueeze(1)).squeeze(1)
+        wanted = max(draws[row].sampling.logprobs or 0 for row in rows)
+        top, ids = logprobs.topk(min(wanted, logprobs.shape[1]), dim=-1)
+        return _Scores(rows, chosen, top, ids)
+
+    def _make_company(self, settings: SequenceOf[Sampling], sequences: SequenceOf[int]) -> _Company:
+        drawn = [row for row, one in enumerate(settings) if not one.is_greedy]
+        scored = [row for row, one in enumerate(settings) if one.logprobs is not None]
+        biased = [row for row, one in enumerate(settings) if one.logit_bias or one.min_tokens]
+        penalised = self._penalised(settings, sequences)
         return _Company(
-            biased=[(row, sequences[row]) for row, one in enumerate(params) if one.logit_bias or one.min_tokens],
-            penalised=self._penalised(sequences),
-            drawn=[
-                self._drawn(sequences, drawn[start : start + SAMPLED_ROWS])
-                for start in range(0, len(drawn), SAMPLED_ROWS)
-            ],
-            has_greedy=len(drawn) < len(sequences),
+            biased=biased,
+            penalised=penalised,
+            drawn=[self._drawn(settings, rows) for rows in _a_few(drawn)],
+            has_greedy=len(drawn) < len(settings),
+            is_plain=not (biased or penalised or drawn or scored),
+            scored=_a_few(scored),
         )
 
-    def _drawn(self, sequences: SequenceOf[Sequence], rows: list[int]) -> _Drawn:
-        params = [sequences[row].request.params for row in rows]
+    def _drawn(self, settings: SequenceOf[Sampling], rows: list[int]) -> _Drawn:
+        chosen = [settings[row] for row in rows]
         filters = (
-            self._floats([one.temperature for one in params]),
-            self._ids([one.top_k for one in params]),
-            self._floats([one.top_p for one in params]),
-            self._floats([one.min_p for one in params]),
+            self._floats([one.temperature for one in chosen]),
+            self._ids([one.top_k for one in chosen]),
+            self._floats([one.top_p for one in chosen]),
+            self._floats([one.min_p for one in chosen]),
         )
-        return _Drawn(rows, [sequences[row] for row in rows], filters)
+        return _Drawn(rows, self._ids(rows), filters)
 
-    def _penalised(self, sequences: SequenceOf[Sequence]) -> _Penalised | None:
-        rows = [row for row, one in enumerate(sequences) if one.request.params.is_penalised]
+    def _penalised(self, settings: SequenceOf[Sampling], sequences: SequenceOf[int]) -> _Penalised | None:
+        rows = [row for row, one in enumerate(settings) if one.is_penalised]
         if not rows:
             return None
-        chosen = [sequences[row] for row in rows]
-        params = [one.request.params for one in chosen]
+        chosen = [settings[row] for row in rows]
         strengths = (
-            self._floats([one.repetition_penalty for one in params]),
-            self._floats([one.presence_penalty for one in params]),
-            self._floats([one.frequency_penalty for one in params]),
+            self._floats([one.repetition_penalty for one in chosen]),
+            self._floats([one.presence_penalty for one in chosen]),
+            self._floats([one.frequency_penalty for one in chosen]),
         )
-        prompts = self._padded([one.token_array()[: one.prompt_len] for one in chosen])
-        return _Penalised(chosen, self._ids(rows), prompts, strengths)
+        members = [sequences[row] for row in rows]
+        prompts = self._padded([self._histories[one].prompt for one in members])
+        return _Penalised(members, self._ids(rows), prompts, strengths)
 
-    def _padded(self, arrays: SequenceOf[TokenArray]) -> torch.Tensor:
+    def _padded(self, lists: SequenceOf[array[int]]) -> torch.Tensor:
         """int64 [rows, the longest]; -1 behind a row's end."""
-        ids = np.full((len(arrays), max(1, *map(len, arrays), 0)), -1, dtype=np.int64)
-        for line, array in zip(ids, arrays, strict=True):
-            line[: len(array)] = array
+        ids = np.full((len(lists), max(1, *map(len, lists), 0)), -1, dtype=np.int64)
+        for line, one in zip(ids, lists, strict=True):
+            line[: len(one)] = one
         return torch.from_numpy(ids).to(self._device)
 
     def _ids(self, values: SequenceOf[int]) -> torch.Tensor:
@@ -143,4 +220,15 @@ class Sampler:
         return torch.tensor(values, dtype=torch.float32, device=self._device)
 
 
-__all__ = ["Sampler"]
+def _a_few(rows: list[int]) -> list[list[int]]:
+    return [rows[start : start + SAMPLED_ROWS] for start in range(0, len(rows), SAMPLED_ROWS)]
+
+
+def _logprobs(draws: SequenceOf[Draw], scores: _Scores) -> Iterable[tuple[int, LogProb]]:
+    columns = (scores.chosen.tolist(), scores.top_ids.tolist(), scores.top.tolist())
+    for row, chosen, ids, values in zip(scores.rows, *columns, strict=True):
+        wanted = draws[row].sampling.logprobs
+        yield row, LogProb(chosen, tuple(zip(ids[:wanted], values[:wanted], strict=True)))
+
+
+__all__ = ["Chosen", "Sampler"]

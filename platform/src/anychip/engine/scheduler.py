@@ -17,6 +17,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 
 from anychip.engine import invariants
+from anychip.engine.acceptance import accept
 from anychip.engine.admission import OutputEstimate, SchedulerConfig, running_limit, validate
 from anychip.engine.batch import Batch, Row
 from anychip.engine.kv_tables import Copy, KVTables
@@ -24,8 +25,10 @@ from anychip.engine.pace import Pace
 from anychip.engine.policy import make_policy
 from anychip.engine.radix_cache import Match
 from anychip.engine.request import FinishReason, GenerateRequest, TokenEvent
-from anychip.engine.sequence import Sequence, State, draw_seed
+from anychip.engine.seeds import draw_seed
+from anychip.engine.sequence import Sequence, State
 from anychip.engine.stats import Counters, SchedulerStats, snapshot
+from anychip.engine.step_plan import Drawn
 from anychip_sdk.errors import QueueFull, RequestInvalid
 from anychip_sdk.kv import KVPool
 
@@ -129,32 +132,34 @@ class Scheduler:
         self._batch = Batch(tuple(rows), decode_rows, copies, self._tables.take_state_ops())
         return self._batch
 
-    def commit(self, batch: Batch, token_ids: SequenceOf[int]) -> list[TokenEvent]:
+    def commit(self, batch: Batch, drawn: SequenceOf[Drawn]) -> list[TokenEvent]:
         """Take the tokens of a step.
 
         Args:
-            token_ids: for each row in order, as many as it samples; rows of sequences aborted meanwhile too.
+            drawn: for each row in order, as many as it samples; rows of sequences aborted meanwhile too.
+
+        Raises:
+            ValueError: it isn't what the batch, which must be the last one, is to be answered with.
         """
         if batch is not self._batch:
             message = "commit() expects the batch that schedule() returned last"
             raise ValueError(message)
-        if len(token_ids) != batch.samples:
-            message = f"commit() expects {batch.samples} tokens for this batch, got {len(token_ids)}"
+        if len(drawn) != batch.samples:
+            message = f"commit() expects {batch.samples} draws for this batch, got {len(drawn)}"
             raise ValueError(message)
         self._batch = None
         events: list[TokenEvent] = []
         position = 0
         for number, row in enumerate(batch.rows):
-            tokens = token_ids[position : position + row.samples]
-            position += row.samples
+            first, position = position, position + row.samples
             if row.sequence.state is State.FINISHED:
                 continue
             row.sequence.computed = row.end
             sampled = row.sampled
             if number >= batch.decode_rows:
                 self._end_chunk(row)
-            for sequence, token in zip(sampled, tokens, strict=True):
-                events.append(self._accept(sequence, token))
+            for sequence, one in zip(sampled, drawn[first:position], strict=True):
+                events.append(self._accept(sequence, one))
         return events
 
     def flush_cache(self) -> bool:
@@ -257,16 +262,16 @@ class Scheduler:
             self._decoding.append(fork)
         sequence.forks = []
 
-    def _accept(self, sequence: Sequence, token: int) -> TokenEvent:
-        self._counters.completion_tokens += 1
-        is_end = sequence.ends_with(token)
-        sequence.tokens.append(token)
-        if is_end:
-            return self._end(sequence, "stop").event([], stop_token_id=token)
-        is_full = len(sequence.tokens) >= self._max_length or sequence.output_count == sequence.output_limit
-        if is_full:
-            self._end(sequence, "length")
-        return sequence.event([token])
+    def _accept(self, sequence: Sequence, drawn: Drawn) -> TokenEvent:
+        tokens = drawn.tokens
+        count, reason = accept(sequence, tokens, self._max_length, self._config.page_size)
+        self._counters.completion_tokens += count
+        if reason is not None:
+            self._end(sequence, reason)
+        if reason == "stop":
+            shown = count - 1
+            return sequence.event(list(tokens[:shown]), stop_token_id=tokens[shown], logprobs=drawn.logprobs[:shown])
+        return sequence.event(list(tokens[:count]), logprobs=drawn.logprobs[:count])
 
     def _end(self, sequence: Sequence, reason: FinishReason, *, keep: bool = True) -> Sequence:
         if sequence.state is State.RUNNING:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Sequence as SequenceOf
 from enum import Enum
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from anychip.engine.request import FinishReason, GenerateRequest, TokenEvent
+from anychip.engine.request import FinishReason, GenerateRequest, LogProb, TokenEvent
+from anychip.engine.seeds import derive_seed, draw_seed
+from anychip.engine.state_ops import NO_SLOT
 
 if TYPE_CHECKING:
     from anychip.engine.radix_cache import Node
 
-TokenArray = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
-
 TOKEN_BYTES = 4  #: of a token in a cache key
-NO_SLOT = -1
-_MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
 
 
 class State(Enum):
@@ -47,7 +41,6 @@ class Sequence:
         "forks",
         "index",
         "is_admitted_before",
-        "is_plain",
         "matched_tokens",
         "matched_version",
         "node",
@@ -81,7 +74,6 @@ class Sequence:
         self.order = order  #: of arrival, the same for all completions of a request
         self.seed = derive_seed(base_seed, index)
         self.eos_token_ids = eos_token_ids
-        self.is_plain = request.params.is_plain
         self.tokens: list[int] = list(request.prompt_ids)
         self.prompt_len = len(self.tokens)
         self.computed = 0
@@ -131,19 +123,8 @@ class Sequence:
             self._key += encode(self.tokens[known:] if known else self.tokens)
         return self._key
 
-    def token_array(self) -> TokenArray:
-        """The tokens, read from the key where they are numbers already. To be let go before another one comes."""
-        return np.frombuffer(self.key(), dtype=np.int32)
-
     def key_until(self, tokens: int) -> bytes:
         return bytes(self.key()[: tokens * TOKEN_BYTES])
-
-    def uniform(self) -> float:
-        """The random number in [0, 1) for the next token: a function of seed and output position alone.
-
-        So a sequence that is retracted and resumed, or has other batch mates, draws the same numbers.
-        """
-        return uniform(self.seed, self.output_count)
 
     def ends_with(self, token: int) -> bool:
         """Whether this token, sampled next, ends the text."""
@@ -152,14 +133,13 @@ class Sequence:
             return False
         return token in params.stop_token_ids or (not params.ignore_eos and token in self.eos_token_ids)
 
-    def banned_ids(self) -> tuple[int, ...]:
-        """What must not be sampled next: all that would end the text before min_tokens."""
-        params = self.request.params
-        if self.output_count >= params.min_tokens:
-            return ()
-        return params.stop_token_ids if params.ignore_eos else params.stop_token_ids + self.eos_token_ids
-
-    def event(self, token_ids: list[int], stop_token_id: int | None = None, error: str | None = None) -> TokenEvent:
+    def event(
+        self,
+        token_ids: list[int],
+        stop_token_id: int | None = None,
+        error: str | None = None,
+        logprobs: tuple[LogProb, ...] = (),
+    ) -> TokenEvent:
         return TokenEvent(
             request_id=self.request.id,
             index=self.index,
@@ -170,6 +150,7 @@ class Sequence:
             cached_tokens=self.cached_tokens,
             completion_tokens=self.output_count,
             error=error,
+            logprobs=logprobs,
         )
 
     def __repr__(self) -> str:
@@ -183,25 +164,4 @@ def encode(tokens: SequenceOf[int]) -> bytes:
     return array("i", tokens).tobytes()
 
 
-def draw_seed() -> int:
-    return int.from_bytes(os.urandom(8), "little")
-
-
-def derive_seed(base_seed: int, index: int) -> int:
-    """The 64-bit seed of one completion; mixed, so that (seed 1, index 1) is not (seed 2, index 0)."""
-    return _mix((_mix(base_seed & _MASK) + index) & _MASK)
-
-
-def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) with 53 random bits, from a counter: no state, so any order of calls gives the same."""
-    return (_mix((seed + (position + 1) * _GOLDEN) & _MASK) >> 11) * 2.0**-53
-
-
-def _mix(value: int) -> int:
-    """The finaliser of splitmix64: every input bit flips each output bit with probability near one half."""
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
-
-
-__all__ = ["NO_SLOT", "TOKEN_BYTES", "Sequence", "State", "TokenArray", "derive_seed", "draw_seed", "encode", "uniform"]
+__all__ = ["TOKEN_BYTES", "Sequence", "State", "encode"]

@@ -8,10 +8,10 @@ holder writes comes later.
 from __future__ import annotations
 
 from anychip.engine.radix_cache import Match, RadixCache
-from anychip.engine.sequence import NO_SLOT, Sequence
+from anychip.engine.sequence import Sequence
 from anychip.engine.slot_ledger import SlotLedger
 from anychip.engine.snapshots import Snapshots
-from anychip.engine.state_ops import ClearSlot, CopySlot, StateOp
+from anychip.engine.state_ops import NO_SLOT, ClearSlot, CopySlot, StateOp
 from anychip_sdk.errors import AnychipError
 
 

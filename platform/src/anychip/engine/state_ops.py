@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple, Union
+from typing import Union
 
-from anychip_sdk.kv import KVPool
+import msgspec
+
+NO_SLOT = -1
 
 
-class ClearSlot(NamedTuple):
+class ClearSlot(msgspec.Struct, frozen=True, tag="clear"):
     """A sequence begins with nothing: its state is zeros."""
 
     slot: int
 
 
-class CopySlot(NamedTuple):
+class CopySlot(msgspec.Struct, frozen=True, tag="copy"):
     """A sequence begins with a cached prefix or as a fork, or a snapshot is taken."""
 
     source: int
@@ -23,14 +24,4 @@ class CopySlot(NamedTuple):
 
 StateOp = Union[ClearSlot, CopySlot]
 
-
-def run_state_ops(ops: Iterable[StateOp], pool: KVPool) -> None:
-    """One after the other: an operation may read what the one before it wrote."""
-    for op in ops:
-        if isinstance(op, ClearSlot):
-            pool.clear_slots([op.slot])
-        else:
-            pool.copy_slots([op.source], [op.target])
-
-
-__all__ = ["ClearSlot", "CopySlot", "StateOp", "run_state_ops"]
+__all__ = ["NO_SLOT", "ClearSlot", "CopySlot", "StateOp"]

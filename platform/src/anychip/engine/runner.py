@@ -1,0 +1,163 @@
+"""Runs plans on the device: makes a step's inputs, runs the model, chooses tokens. Knows plans; knows no scheduler.
+
+What a plan doesn't repeat is kept here: each sequence's page table, and on the device the token sampled last for it,
+which a later step takes from there. Runners that get the same plans in the same order hold the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
+
+import torch
+
+from anychip.engine.inputs import InputBuilder
+from anychip.engine.laps import STEP_PARTS, Laps
+from anychip.engine.loader import LoadedModel, step_limits
+from anychip.engine.page_rows import PageTable
+from anychip.engine.sampler import Chosen, Sampler
+from anychip.engine.state_ops import ClearSlot, StateOp
+from anychip.engine.step_plan import Draw, Drawn, RowPlan, StepPlan, StepResult
+from anychip_sdk.kv import KVPool
+
+
+class _Held:
+    """What is kept of a sequence."""
+
+    __slots__ = ("place", "table")
+
+    def __init__(self, place: int) -> None:
+        self.place = place  #: of its last token among those of all sequences
+        self.table = PageTable()
+
+
+class Pending:
+    """A step that was submitted; its tokens may not be there yet."""
+
+    def __init__(self, runner: Runner, plan: StepPlan, draws: SequenceOf[Draw], chosen: Chosen | None) -> None:
+        self._runner = runner
+        self._plan = plan
+        self._draws = draws
+        self._chosen = chosen
+
+    def wait(self) -> StepResult:
+        """The step's result, when the device has it. To be called once."""
+        return StepResult(self._plan.number, self._runner.finish(self._draws, self._chosen))
+
+
+class Runner:
+    """One model on one device. Not thread safe; plans are submitted in order, each after the last one's result.
+
+    Args:
+        model: stays the caller's to close.
+    """
+
+    def __init__(self, model: LoadedModel) -> None:
+        plan = model.plan
+        limits = step_limits(plan, model.device)
+        self.laps = Laps(STEP_PARTS)  #: marks the inputs, the forward and the sampling of each step
+        self._model = model
+        self._inputs = InputBuilder(plan.scheduler.page_size.value, plan.graph.groups, limits)
+        self._sampler = Sampler(plan.engine_ops, limits.device)
+        self._held: dict[int, _Held] = {}
+        self._free = list(range(limits.rows))  # places of last tokens
+        self._last = torch.zeros(limits.rows, dtype=torch.int64, device=limits.device)
+        self._newest, self._newest_of = self._last, list[int]()  # of the last draws; not in `_last` yet
+
+    def submit(self, plan: StepPlan) -> Pending:
+        """Start a step.
+
+        Raises:
+            ValueError: the plan builds on one that this runner didn't get.
+        """
+        parents = [row.parent for row in plan.rows if row.parent is not None]
+        if parents != self._newest_of:
+            self._store()
+        if plan.dropped:
+            self._drop(plan.dropped)
+        held = [self._update(row) for row in plan.rows]
+        with torch.inference_mode():
+            if plan.copies:
+                sources, targets = zip(*plan.copies, strict=True)
+                self._model.pool.copy_pages(sources, targets)
+            run_state_ops(plan.state_ops, self._model.pool)
+            step = self._inputs.build(plan, [one.table for one in held], self._fetch(parents))
+            self.laps.lap("inputs")
+            logits = self._model.forward(step)
+            self.laps.lap("forward")
+            draws = plan.draws
+            chosen = self._choose(plan, draws, logits) if draws else None
+        return Pending(self, plan, draws, chosen)
+
+    def finish(self, draws: SequenceOf[Draw], chosen: Chosen | None) -> list[Drawn]:
+        """Wait for a step's tokens: the second half of `submit`, for its Pending."""
+        if chosen is None:
+            self._model.device.synchronize()
+            drawn = []
+        else:
+            drawn = self._sampler.take(draws, chosen)
+        self.laps.lap("sample")
+        return drawn
+
+    def _update(self, row: RowPlan) -> _Held:
+        held = self._held.get(row.sequence)
+        if held is None:
+            held = self._hold(row.sequence)
+        if len(held.table.pages) < row.pages_from:
+            message = (
+                f"sequence {row.sequence} of a step plan has new pages from {row.pages_from} on, this runner knows "
+                f"{len(held.table.pages)} of it: every plan must reach the runner, in order"
+            )
+            raise ValueError(message)
+        if row.pages or row.pages_from < len(held.table.pages):
+            held.table.update(row.pages_from, row.pages)
+        return held
+
+    def _hold(self, sequence: int) -> _Held:
+        held = self._held[sequence] = _Held(self._free.pop())
+        return held
+
+    def _drop(self, sequences: SequenceOf[int]) -> None:
+        for sequence in sequences:
+            held = self._held.pop(sequence, None)
+            if held is not None:
+                self._free.append(held.place)
+        self._sampler.forget(sequences)
+
+    def _fetch(self, parents: list[int]) -> torch.Tensor | None:
+        """The tokens sampled last for these. Most steps go on with the very rows of the one before."""
+        if not parents:
+            return None
+        if parents == self._newest_of:
+            return self._newest
+        return self._last.index_select(0, self._places(parents))
+
+    def _store(self) -> None:
+        """Put the newest tokens where each sequence's last one is kept."""
+        if self._newest_of:
+            self._last.index_copy_(0, self._places(self._newest_of), self._newest)
+            self._newest_of = []
+
+    def _choose(self, plan: StepPlan, draws: SequenceOf[Draw], logits: torch.Tensor) -> Chosen:
+        if len(draws) != logits.shape[0]:  # forks: one row of logits for several completions
+            repeats = [len(row.draws) for row in plan.rows if row.draws]
+            logits = logits.repeat_interleave(torch.tensor(repeats, device=logits.device), dim=0)
+        chosen = self._sampler(logits, draws)
+        self._newest, self._newest_of = chosen.tokens, [draw.sequence for draw in draws]
+        return chosen
+
+    def _places(self, sequences: SequenceOf[int]) -> torch.Tensor:
+        places = [(self._held.get(one) or self._hold(one)).place for one in sequences]
+        return torch.tensor(places, dtype=torch.int64, device=self._last.device)
+
+
+def run_state_ops(ops: Iterable[StateOp], pool: KVPool) -> None:
+    """One after the other: an operation may read what the one before it wrote."""
+    for op in ops:
+        if isinstance(op, ClearSlot):
+            pool.clear_slots([op.slot])
+        else:
+            pool.copy_slots([op.source], [op.target])
+
+
+__all__ = ["Pending", "Runner", "run_state_ops"]
