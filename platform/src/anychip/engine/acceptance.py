@@ -20,17 +20,19 @@ def accept(
     """
     if len(tokens) != 1:
         _check_room(sequence, tokens, page_size)
-    limit = sequence.output_limit
-    for count, token in enumerate(tokens, start=1):
+    output, limit = sequence.tokens, sequence.output_limit
+    limit = length_max if limit is None else min(length_max, sequence.prompt_len + limit)
+    before, is_end = len(output), False
+    for token in tokens:
         is_end = sequence.ends_with(token)
-        sequence.tokens.append(token)
-        if is_end:
+        output.append(token)
+        if is_end or len(output) >= limit:
             break
-        if len(sequence.tokens) >= length_max or sequence.output_count == limit:
-            sequence.computed += count - 1
-            return count, "length"
+    count = len(output) - before
     sequence.computed += count - 1
-    return count, "stop" if is_end else None
+    if is_end:
+        return count, "stop"
+    return count, "length" if len(output) >= limit else None
 
 
 def _check_room(sequence: Sequence, tokens: tuple[int, ...], page_size: int) -> None:

@@ -48,12 +48,13 @@ class InputBuilder:
         self._fill(plan, tables, starts, values[: 3 * count].reshape(3, count))
         values[3 * count :] = logit_rows
         wide = self._tensor(values)
-        narrow = self._tensor(np.array(starts + ends, dtype=np.int32))
+        table = self._page_rows.table(tables, ends)
+        narrow = self._tensor(np.concatenate((table.reshape(-1), starts, ends), dtype=np.int32, casting="unsafe"))
         token_ids, positions, slots, logits = torch.split_with_sizes(wide, (count, count, count, len(logit_rows)))
         if sampled is not None:
             token_ids = self._with_sampled(plan, starts, token_ids, sampled)
-        query_start, context_lens = torch.split_with_sizes(narrow, (len(starts), len(ends)))
-        paged = Paged(self._tensor(self._page_rows.table(tables, ends)), slots)
+        pages, query_start, context_lens = torch.split_with_sizes(narrow, (table.size, len(starts), len(ends)))
+        paged = Paged(pages.view(table.shape), slots)
         return Step(
             token_ids=token_ids,
             positions=positions,

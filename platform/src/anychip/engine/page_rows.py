@@ -51,7 +51,7 @@ class PageRows:
         self._written = [_Written() for _ in range(rows)]
 
     def table(self, tables: SequenceOf[PageTable], ends: SequenceOf[int]) -> Table:
-        """int32 [rows, the most pages of any], a new array; behind a row's pages: 0.
+        """int32 [rows, the most pages of any]; behind a row's pages: 0. To be copied before the next call.
 
         Args:
             ends: how many tokens of each row's sequence have an entry after the step.
@@ -61,8 +61,7 @@ class PageRows:
             pages = -(-end // size)
             if written.table is not table or written.version != table.version or written.pages != pages:
                 self._write(number, table, pages)
-        lines: Table = self._lines[: len(ends), :width].copy()
-        return lines
+        return self._lines[: len(ends), :width]
 
     def _write(self, number: int, table: PageTable, pages: int) -> None:
         written, line = self._written[number], self._lines[number]

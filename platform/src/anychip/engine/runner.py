@@ -34,6 +34,8 @@ class _Held:
 class Pending:
     """A step that was submitted; its tokens may not be there yet."""
 
+    __slots__ = ("_chosen", "_draws", "_plan", "_runner")
+
     def __init__(self, runner: Runner, plan: StepPlan, draws: SequenceOf[Draw], chosen: Chosen | None) -> None:
         self._runner = runner
         self._plan = plan
@@ -100,17 +102,17 @@ class Runner:
         return drawn
 
     def _update(self, row: RowPlan) -> _Held:
-        held = self._held.get(row.sequence)
-        if held is None:
-            held = self._hold(row.sequence)
-        if len(held.table.pages) < row.pages_from:
+        held = self._held.get(row.sequence) or self._hold(row.sequence)
+        known = len(held.table.pages)
+        if row.pages_from == known and not row.pages:
+            return held
+        if known < row.pages_from:
             message = (
                 f"sequence {row.sequence} of a step plan has new pages from {row.pages_from} on, this runner knows "
-                f"{len(held.table.pages)} of it: every plan must reach the runner, in order"
+                f"{known} of it: every plan must reach the runner, in order"
             )
             raise ValueError(message)
-        if row.pages or row.pages_from < len(held.table.pages):
-            held.table.update(row.pages_from, row.pages)
+        held.table.update(row.pages_from, row.pages)
         return held
 
     def _hold(self, sequence: int) -> _Held:
@@ -143,7 +145,7 @@ class Runner:
             repeats = [len(row.draws) for row in plan.rows if row.draws]
             logits = logits.repeat_interleave(torch.tensor(repeats, device=logits.device), dim=0)
         chosen = self._sampler(logits, draws)
-        self._newest, self._newest_of = chosen.tokens, [draw.sequence for draw in draws]
+        self._newest, self._newest_of = chosen.tokens, chosen.sequences
         return chosen
 
     def _places(self, sequences: SequenceOf[int]) -> torch.Tensor:

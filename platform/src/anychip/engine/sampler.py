@@ -31,6 +31,7 @@ class Chosen(NamedTuple):
     """A step's tokens before anybody has waited for them."""
 
     tokens: torch.Tensor  #: int64 [draws], on the device
+    sequences: list[int]  #: that get them
     scores: list[_Scores]
 
 
@@ -95,7 +96,7 @@ class Sampler:
         """
         company = self._company_for(draws)
         if company.is_plain:
-            return Chosen(self._argmax(logits), [])
+            return Chosen(self._argmax(logits), self._company_of, [])
         self._apply_bias(logits, draws, company.biased)
         if company.penalised is not None:
             self._apply_penalties(logits, company.penalised)
@@ -103,7 +104,8 @@ class Sampler:
         for drawn in company.drawn:
             picked = self._draw(logits, draws, drawn)
             tokens = picked if len(drawn.rows) == len(draws) else tokens.index_copy_(0, drawn.places, picked)
-        return Chosen(tokens, [self._scores(logits, draws, rows, tokens) for rows in company.scored])
+        scores = [self._scores(logits, draws, rows, tokens) for rows in company.scored]
+        return Chosen(tokens, self._company_of, scores)
 
     def take(self, draws: SequenceOf[Draw], chosen: Chosen) -> list[Drawn]:
         """Wait for the tokens of these draws; they count for the next ones."""

@@ -149,15 +149,20 @@ class Scheduler:
             raise ValueError(message)
         self._batch = None
         events: list[TokenEvent] = []
-        position = 0
-        for number, row in enumerate(batch.rows):
+        decodes = batch.decode_rows  # of one draw each
+        for row, one in zip(batch.rows[:decodes], drawn, strict=False):
+            sequence = row.sequence
+            if sequence.state is not State.FINISHED:
+                sequence.computed = row.start + 1
+                events.append(self._accept(sequence, one))
+        position = decodes
+        for row in batch.rows[decodes:]:
             first, position = position, position + row.samples
             if row.sequence.state is State.FINISHED:
                 continue
             row.sequence.computed = row.end
             sampled = row.sampled
-            if number >= batch.decode_rows:
-                self._end_chunk(row)
+            self._end_chunk(row)
             for sequence, one in zip(sampled, drawn[first:position], strict=True):
                 events.append(self._accept(sequence, one))
         return events
@@ -271,7 +276,7 @@ class Scheduler:
         if reason == "stop":
             shown = count - 1
             return sequence.event(list(tokens[:shown]), stop_token_id=tokens[shown], logprobs=drawn.logprobs[:shown])
-        return sequence.event(list(tokens[:count]), logprobs=drawn.logprobs[:count])
+        return sequence.event([*tokens[:count]], None, None, drawn.logprobs[:count])
 
     def _end(self, sequence: Sequence, reason: FinishReason, *, keep: bool = True) -> Sequence:
         if sequence.state is State.RUNNING:

@@ -34,10 +34,13 @@ class StepPlanner:
     def plan(self, batch: Batch) -> StepPlan:
         """Every batch must become a plan, and every plan reach the runner."""
         self._step += 1
-        dropped = self._drop(batch)
-        decodes = batch.decode_rows
+        decodes, met = batch.decode_rows, self._last_sequence
         rows = [self._decode(row) for row in batch.rows[:decodes]]
-        rows += [self._chunk(row) for row in batch.rows[decodes:]]
+        if len(batch.rows) > decodes:
+            rows += [self._chunk(row) for row in batch.rows[decodes:]]
+        # where nobody came and all that are known are in the batch, nobody left
+        nobody = self._last_sequence == met and len(self._known) == len(rows)
+        dropped = () if nobody else self._drop(batch, met)
         return StepPlan(self._step, tuple(rows), decodes, batch.copies, batch.state_ops, dropped)
 
     def _decode(self, row: Row) -> RowPlan:
@@ -80,12 +83,14 @@ class StepPlanner:
         known = self._known[sequence] = _Known(self._last_sequence, sampling_of(sequence))
         return known
 
-    def _drop(self, batch: Batch) -> tuple[int, ...]:
-        """Forget all that are neither in the batch nor running."""
-        if len(self._known) == batch.decode_rows and all(row.sequence in self._known for row in batch.rows):
-            return ()
+    def _drop(self, batch: Batch, met: int) -> tuple[int, ...]:
+        """Forget all that are neither in the batch nor running, of those known before it: forks run only after it."""
         scheduled = {row.sequence for row in batch.rows}
-        gone = [one for one in self._known if one.state is not State.RUNNING and one not in scheduled]
+        gone = [
+            one
+            for one, known in self._known.items()
+            if known.number <= met and one.state is not State.RUNNING and one not in scheduled
+        ]
         return tuple(self._known.pop(one).number for one in gone)
 
 
