@@ -14,8 +14,6 @@ from anychip_sdk.state import StateGroup
 from support.fake_pool import ENTRY, HISTORY, FakePool
 from support.schedules import EOS, Bench, config
 
-# --- chunks and batches
-
 
 @pytest.mark.parametrize("page_size", [1, 16])
 @pytest.mark.parametrize("length", [3, 4, 5])
