@@ -15,9 +15,11 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import zmq
@@ -33,7 +35,9 @@ from anychip.server.streaming import frame
 from anychip.text.tokenizer import Tokenizer
 from anychip.weights.checkpoint import open_checkpoint
 from anychip_sdk.ops import CATALOGUE
+from anychip_sdk.program import Preparation
 from anychip_sdk.registry import Resolution
+from anychip_sdk.step import StepLimits
 
 ROOT = Path(__file__).parents[1]
 KINDS: dict[str, dict[str, Any]] = {
@@ -69,14 +73,13 @@ def idle_forward(core: EngineCore) -> Callable[[], Any]:
         result: Any = nothing if results == 1 else (nothing,) * results
         return lambda *_: result
 
-    graph, original = core.plan.graph, codegen.bound_function
-    values = {name: nothing for name in (*graph.weights, *graph.buffers)}
-    codegen.bound_function = idle
-    try:
-        forward = codegen.generate(graph, values).forward
-    finally:
-        codegen.bound_function = original
-    return lambda: forward(*[nothing] * 5)
+    with (
+        mock.patch.object(codegen, "bound_function", idle),
+        mock.patch.object(Preparation, "bind", return_value=lambda step: nothing),
+    ):
+        limits = StepLimits(1, 1, 1, torch.device("cpu"))
+        forward = codegen.generate(core.plan.program, defaultdict(lambda: nothing), limits).function
+    return lambda: forward(nothing)
 
 
 class ServerSide:

@@ -32,14 +32,14 @@ struct anychip_event {
   std::chrono::steady_clock::time_point when;
 };
 
-namespace {
-
-thread_local std::string last_failure;
+static thread_local std::string last_failure;
 
 int32_t failed(int32_t status, const std::string& why) {
   last_failure = why;
   return status;
 }
+
+namespace {
 
 const char* last_error() { return last_failure.c_str(); }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "anychip_backend.h"
 
@@ -10,6 +11,9 @@ extern const std::uint32_t kOpCount;
 extern const anychip_device_table_t kDevice;
 extern const anychip_weight_table_t kWeights;
 extern const anychip_kv_pool_table_t kPool;
+
+// Gives `status` back, and keeps the reason for `last_error`.
+int32_t failed(int32_t status, const std::string& why);
 
 // The ops, each for float32 and bfloat16.
 int32_t add(const anychip_args_t* args);

@@ -59,7 +59,7 @@ class Choice(NamedTuple):
 
 
 class Probed(NamedTuple):
-    """What became of one installed backend: its devices, or the error that keeps it in quarantine."""
+    """An installed backend: its devices, or the error that keeps it in quarantine."""
 
     installed: InstalledBackend
     backend: Backend | None

@@ -1,7 +1,10 @@
-// A backend with one fault, named by the environment variable FAULT. Knows the header; serves one op.
+// A backend with one fault, named by the environment variable FAULT. Knows the header; its ops and its pool, which FAULT
+// has to name too, tell what they are handed.
 #include <csignal>
 #include <cstdlib>
+#include <chrono>
 #include <cstring>
+#include <string>
 #include <thread>
 
 #include "anychip_backend.h"
@@ -105,6 +108,84 @@ int32_t tell(const anychip_args_t* args) {
   return ANYCHIP_OK;
 }
 
+// Writes what it is told about the step into out, group after group: kind, pages_max, first page, last slot.
+int32_t tell_step(const anychip_args_t* args) {
+  const anychip_step_t& step = *args->step;
+  float* out = static_cast<float*>(args->tensors[args->tensor_count - 1].data);
+  *out++ = static_cast<float>(step.group_count);
+  for (int32_t i = 0; i < step.group_count; ++i) {
+    const anychip_step_group_t& group = step.groups[i];
+    const bool is_paged = group.kind == ANYCHIP_STATE_PAGED;
+    *out++ = static_cast<float>(group.kind);
+    *out++ = static_cast<float>(group.pages_max);
+    *out++ = is_paged ? static_cast<float>(group.page_table[0]) : -1.0f;
+    *out++ = static_cast<float>(group.slots[(is_paged ? step.tokens : step.rows) - 1]);
+  }
+  return ANYCHIP_OK;
+}
+
+// A pool of one group of slots, whose tensors are of float32 with one dimension.
+struct {
+  float memory[256];
+  anychip_kv_spec_t spec;
+  anychip_state_group_t group;
+  anychip_state_tensor_t tensor;
+} slots;
+
+std::string described(const anychip_kv_spec_t& spec) {
+  std::string text = "page size " + std::to_string(spec.page_size) + ", slots " + std::to_string(spec.slots) +
+                     ", pages " + std::to_string(spec.pages_max) + ", bytes " + std::to_string(spec.budget_bytes);
+  for (uint32_t g = 0; g < spec.group_count; ++g) {
+    const anychip_state_group_t& group = spec.groups[g];
+    text += std::string("; ") + group.name + " kind " + std::to_string(group.kind) + " layers " +
+            std::to_string(group.layers) + " window " + std::to_string(group.window);
+    for (uint32_t i = 0; i < group.tensor_count; ++i) {
+      text += std::string(", ") + group.tensors[i].name + " dtype " + std::to_string(group.tensors[i].dtype);
+      for (int32_t dim = 0; dim < group.tensors[i].ndim; ++dim)
+        text += " " + std::to_string(group.tensors[i].shape[dim]);
+    }
+  }
+  return text;
+}
+
+int32_t create_pool(anychip_device_t*, const anychip_kv_spec_t* spec, anychip_kv_layout_t* layout,
+                    anychip_kv_pool_t** pool) {
+  static std::string text;
+  text = described(*spec);
+  if (has("pool refuses")) return fail(ANYCHIP_ERROR, text.c_str());
+  if (has("pool without a handle")) return ANYCHIP_OK;
+  slots.spec = *spec;
+  slots.group = spec->groups[0];
+  slots.tensor = slots.group.tensors[0];
+  layout->pages = 1;
+  *pool = reinterpret_cast<anychip_kv_pool_t*>(&slots);
+  return ANYCHIP_OK;
+}
+
+int32_t destroy_pool(anychip_kv_pool_t*) { return ANYCHIP_OK; }
+int32_t alloc_pages(anychip_kv_pool_t*, int64_t, int64_t*) { return ANYCHIP_OUT_OF_MEMORY; }
+int32_t hold_pages(anychip_kv_pool_t*, int64_t, const int64_t*) { return ANYCHIP_INVALID; }
+int32_t count_references(anychip_kv_pool_t*, int64_t, int64_t*) { return ANYCHIP_INVALID; }
+int32_t copy_pages(anychip_kv_pool_t*, int64_t, const int64_t*, const int64_t*) { return ANYCHIP_OK; }
+int32_t clear_slots(anychip_kv_pool_t*, int64_t, const int64_t*) { return ANYCHIP_OK; }
+
+int32_t tensors(anychip_kv_pool_t*, int32_t, int32_t layer, anychip_tensor_t* out) {
+  const int64_t size = slots.tensor.shape[0];
+  out->data = slots.memory + layer * slots.spec.slots * size;
+  out->dtype = has("pool of another dtype") ? ANYCHIP_INT8 : slots.tensor.dtype;
+  out->ndim = 2;
+  out->shape[0] = slots.spec.slots;
+  out->shape[1] = has("pool of another shape") ? size + 1 : size;
+  out->strides[0] = size;
+  out->strides[1] = 1;
+  return ANYCHIP_OK;
+}
+
+int32_t stats(anychip_kv_pool_t*, int64_t* unused, int64_t* shared) {
+  *unused = *shared = 0;
+  return ANYCHIP_OK;
+}
+
 }  // namespace
 
 #ifndef NO_ENTRY
@@ -135,6 +216,12 @@ extern "C" ANYCHIP_EXPORT const anychip_backend_t* anychip_backend_entry(uint32_
   needs[3] = {"page_size", ANYCHIP_NEED_MULTIPLE_OF, has("need count") ? 2u : 1u, step, nullptr};
   needs[4] = {"kv_dtype", ANYCHIP_NEED_ONE_OF, 1, nullptr, has("need values") ? nullptr : types};
 
+  static anychip_kv_pool_table_t pool;
+  pool = {sizeof pool, 0, create_pool, destroy_pool, alloc_pages, hold_pages, hold_pages, count_references,
+          copy_pages, tensors, stats, nullptr, nullptr};
+  if (has("pool without tensors")) pool.tensors = nullptr;
+  if (has("pool with half the slots")) pool.clear_slots = clear_slots;
+
   static anychip_op_t ops[2];
   ops[0] = {sizeof(anychip_op_t), 1, "silu", "tell", 1u << ANYCHIP_FLOAT32, 0, tell, nullptr, 0, 0};
   ops[1] = {sizeof(anychip_op_t), 1, "rms_norm", "picky", 1u << ANYCHIP_FLOAT32, 0, tell, needs, 5, 0};
@@ -145,6 +232,8 @@ extern "C" ANYCHIP_EXPORT const anychip_backend_t* anychip_backend_entry(uint32_
   if (has("unknown op")) ops[1].name = "rms_nrom";
   if (has("op version")) ops[1].version = 2;
   if (has("no dtypes")) ops[1].dtypes = 0;
+  if (has("steps")) ops[1] = {sizeof(anychip_op_t), 1, "select_rows", "tell", 1u << ANYCHIP_FLOAT32, 0, tell_step,
+                              nullptr, 0, 0};
   if (has("strided rows")) ops[0].flags = ANYCHIP_OP_STRIDED_ROWS;
   if (has("prepares without a table")) ops[0].flags = ANYCHIP_OP_PREPARES_WEIGHT;
 
@@ -155,6 +244,8 @@ extern "C" ANYCHIP_EXPORT const anychip_backend_t* anychip_backend_entry(uint32_
   } backend;
   backend.known = {sizeof(anychip_backend_t), ANYCHIP_ABI_VERSION, "faulty", "nobody", "0.1", "no slot holds one",
                    &device, ops, 2, 0, nullptr, nullptr};
+  const char* chosen = std::getenv("FAULT");
+  if (chosen != nullptr && std::strncmp(chosen, "pool", 4) == 0) backend.known.kv_pool = &pool;
   if (has("longer struct")) backend.known.struct_size = sizeof backend;
   if (has("abi version")) backend.known.abi_version = host_abi_version + 6;
   if (has("backend size")) backend.known.struct_size = 4;

@@ -36,7 +36,7 @@ class ApplyOptions:
 
 @dataclass(frozen=True)
 class Applied:
-    """What came of it.
+    """The outcome of an apply.
 
     Attributes:
         state: of the service now.

@@ -50,7 +50,7 @@ class _Penalised(NamedTuple):
     strengths: tuple[torch.Tensor, ...]  #: repetition, presence, frequency
 
 
-class _Company(NamedTuple):
+class _SamplingGroup(NamedTuple):
     """What stays the same from step to step while the same sequences are sampled."""
 
     biased: list[int]
@@ -84,8 +84,8 @@ class Sampler:
         self._bias = bound_function(ops["apply_logit_bias"])
         self._device = device
         self._histories: dict[int, _History] = {}
-        self._company_of: list[int] = []
-        self._company = _Company([], None, [], True, True, [])
+        self._group_of: list[int] = []
+        self._group = _SamplingGroup([], None, [], True, True, [])
 
     def __call__(self, logits: torch.Tensor, draws: SequenceOf[Draw]) -> Chosen:
         """One token per row.
@@ -94,18 +94,18 @@ class Sampler:
             logits: float32 [rows, vocab]; may be written.
             draws: one per row.
         """
-        company = self._company_for(draws)
-        if company.is_plain:
-            return Chosen(self._argmax(logits), self._company_of, [])
-        self._apply_bias(logits, draws, company.biased)
-        if company.penalised is not None:
-            self._apply_penalties(logits, company.penalised)
-        tokens = self._argmax(logits) if company.has_greedy else logits.new_empty(len(draws), dtype=torch.int64)
-        for drawn in company.drawn:
+        group = self._group_for(draws)
+        if group.is_plain:
+            return Chosen(self._argmax(logits), self._group_of, [])
+        self._apply_bias(logits, draws, group.biased)
+        if group.penalised is not None:
+            self._apply_penalties(logits, group.penalised)
+        tokens = self._argmax(logits) if group.has_greedy else logits.new_empty(len(draws), dtype=torch.int64)
+        for drawn in group.drawn:
             picked = self._draw(logits, draws, drawn)
             tokens = picked if len(drawn.rows) == len(draws) else tokens.index_copy_(0, drawn.places, picked)
-        scores = [self._scores(logits, draws, rows, tokens) for rows in company.scored]
-        return Chosen(tokens, self._company_of, scores)
+        scores = [self._scores(logits, draws, rows, tokens) for rows in group.scored]
+        return Chosen(tokens, self._group_of, scores)
 
     def take(self, draws: SequenceOf[Draw], chosen: Chosen) -> list[Drawn]:
         """Wait for the tokens of these draws; they count for the next ones."""
@@ -127,13 +127,13 @@ class Sampler:
         for sequence in sequences:
             self._histories.pop(sequence, None)
 
-    def _company_for(self, draws: SequenceOf[Draw]) -> _Company:
+    def _group_for(self, draws: SequenceOf[Draw]) -> _SamplingGroup:
         sequences = [draw.sequence for draw in draws]
-        if sequences != self._company_of:
+        if sequences != self._group_of:
             self._remember(draws)
-            self._company = self._make_company([draw.sampling for draw in draws], sequences)
-            self._company_of = sequences
-        return self._company
+            self._group = self._make_group([draw.sampling for draw in draws], sequences)
+            self._group_of = sequences
+        return self._group
 
     def _remember(self, draws: SequenceOf[Draw]) -> None:
         for draw in draws:
@@ -170,12 +170,12 @@ class Sampler:
         top, ids = logprobs.topk(min(wanted, logprobs.shape[1]), dim=-1)
         return _Scores(rows, chosen, top, ids)
 
-    def _make_company(self, settings: SequenceOf[Sampling], sequences: SequenceOf[int]) -> _Company:
+    def _make_group(self, settings: SequenceOf[Sampling], sequences: SequenceOf[int]) -> _SamplingGroup:
         drawn = [row for row, one in enumerate(settings) if not one.is_greedy]
         scored = [row for row, one in enumerate(settings) if one.logprobs is not None]
         biased = [row for row, one in enumerate(settings) if one.logit_bias or one.min_tokens]
         penalised = self._penalised(settings, sequences)
-        return _Company(
+        return _SamplingGroup(
             biased=biased,
             penalised=penalised,
             drawn=[self._drawn(settings, rows) for rows in _a_few(drawn)],

@@ -19,7 +19,7 @@ from anychip_sdk.ops import Op
 
 @dataclass(frozen=True)
 class FusionDecision:
-    """What became of one policy."""
+    """The outcome of one policy."""
 
     policy: str
     applied: int  #: places rewritten

@@ -51,7 +51,7 @@ def quantize(model: ModelGraph, binding: Binding, scheme_of: SchemeOf) -> Counte
     shapes = [(spec.name, scheme.problem(spec.shape[1])) for _, spec, scheme in chosen]
     problems = [f"{name}: {problem}" for name, problem in shapes if problem]
     if problems:
-        message = f"{len(problems)} matrices can't be quantized so:\n  " + "\n  ".join(problems[:8])
+        message = f"{len(problems)} matrices can't be quantized with this scheme:\n  " + "\n  ".join(problems[:8])
         raise PreconditionFailed(message, hint="set model.quantization to int4 (groups of 32) or int8 (whole rows)")
     missing: dict[str, str] = {}
     counts: Counter[str] = Counter()

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Steady(Generic[T]):
-    """What came of something, and how fast memory copied before and behind it."""
+    """A result, and how fast memory copied before and after it was measured."""
 
     result: T
     memory_bytes_per_s: float

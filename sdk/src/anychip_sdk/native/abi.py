@@ -257,6 +257,8 @@ class KVPoolTableC(Structure):
         ("copy_pages", CFUNCTYPE(_i32, _any, _i64, POINTER(_i64), POINTER(_i64))),
         ("tensors", CFUNCTYPE(_i32, _any, _i32, _i32, POINTER(TensorC))),
         ("stats", CFUNCTYPE(_i32, _any, POINTER(_i64), POINTER(_i64))),
+        ("copy_slots", CFUNCTYPE(_i32, _any, _i64, POINTER(_i64), POINTER(_i64))),
+        ("clear_slots", CFUNCTYPE(_i32, _any, _i64, POINTER(_i64))),
     )
 
 

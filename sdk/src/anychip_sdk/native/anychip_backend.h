@@ -196,7 +196,8 @@ typedef struct anychip_step_group {
  * The query tokens of row r are query_start[r] .. query_start[r+1]-1 and are the last ones of the sequence: token j of
  * them stands at position context_lens[r] - query_lens_host[r] + j. In a paged group position p lies in slot
  * page_table[r * pages_max + p / page_size] * page_size + p % page_size. An op's plain argument `group` says which of
- * the groups its states belong to. */
+ * the groups its states belong to. Where a step brings embeddings of its own, the host answers `embedding` with them and
+ * calls no kernel of it. */
 typedef struct anychip_step {
   uint32_t struct_size;
   int32_t rows;
@@ -206,13 +207,13 @@ typedef struct anychip_step {
   int32_t decode_rows; /* so many of the first rows have exactly one query token */
   int32_t group_count;
   int32_t reserved;
-  const int64_t* token_ids;          /* [tokens] */
-  const int64_t* positions;          /* [tokens] */
-  const int32_t* query_start;        /* [rows + 1] */
-  const int32_t* context_lens;       /* [rows] */
-  const int64_t* logit_rows;         /* [logits] */
-  const int32_t* query_lens_host;    /* [rows], in host memory */
-  const int32_t* context_lens_host;  /* [rows], in host memory */
+  const int64_t* token_ids;           /* [tokens] */
+  const int64_t* positions;           /* [tokens] */
+  const int32_t* query_start;         /* [rows + 1] */
+  const int32_t* context_lens;        /* [rows] */
+  const int64_t* logit_rows;          /* [logits] */
+  const int32_t* query_lens_host;     /* [rows], in host memory */
+  const int32_t* context_lens_host;   /* [rows], in host memory */
   const anychip_step_group_t* groups; /* [group_count] */
 } anychip_step_t;
 
@@ -305,7 +306,7 @@ typedef struct anychip_kv_spec {
   const anychip_state_group_t* groups; /* [group_count] */
   int32_t page_size;                   /* tokens per page */
   int32_t slots;                       /* of sequences; 0 where no group keeps slots */
-  int64_t pages_max;                   /* 0: as many as the budget holds */
+  int64_t pages_max;                   /* 0: as many as the budget holds, or 1 where no group is paged */
   uint64_t budget_bytes;               /* the most that the pool may take */
 } anychip_kv_spec_t;
 
@@ -322,7 +323,8 @@ typedef struct anychip_kv_layout {
 typedef struct anychip_kv_pool_table {
   uint32_t struct_size;
   uint32_t reserved;
-  /* ANYCHIP_OUT_OF_MEMORY: the budget holds no page. ANYCHIP_ERROR: a group that the library can't hold. */
+  /* ANYCHIP_OUT_OF_MEMORY: the budget doesn't hold the slots and one page. ANYCHIP_ERROR: a group that the library can't
+   * hold; the host shows what `last_error` says, and takes no other pool. */
   int32_t (*create)(anychip_device_t* device, const anychip_kv_spec_t* spec, anychip_kv_layout_t* layout,
                     anychip_kv_pool_t** pool);
   int32_t (*destroy)(anychip_kv_pool_t* pool);
@@ -338,6 +340,10 @@ typedef struct anychip_kv_pool_table {
    * strided as you like. */
   int32_t (*tensors)(anychip_kv_pool_t* pool, int32_t group, int32_t layer, anychip_tensor_t* out);
   int32_t (*stats)(anychip_kv_pool_t* pool, int64_t* pages_free, int64_t* pages_shared);
+  /* (optional, both or none) Copy slot src[i] to slot dst[i], and fill slots with zeros, in all slot groups and layers.
+   * `dst` are all different and none of `src`. Default: the host does it on what `tensors` gave. */
+  int32_t (*copy_slots)(anychip_kv_pool_t* pool, int64_t count, const int64_t* src, const int64_t* dst);
+  int32_t (*clear_slots)(anychip_kv_pool_t* pool, int64_t count, const int64_t* slots);
 } anychip_kv_pool_table_t;
 
 /* ---- Entry ------------------------------------------------------------------------------------------------------- */

@@ -168,6 +168,16 @@ class KernelCall:
         return self._strided and (value.stride(-1) == 1 or value.shape[-1] == 1)
 
 
+class EmbeddingCall(KernelCall):
+    """A kernel of `embedding`: the host hands on a step's own embeddings, so that no library has to look for them."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        step, weight = self._all(args, kwargs)
+        if step.embeddings is not None:
+            return step.embeddings.to(weight.dtype)
+        return super().__call__(step, weight)
+
+
 class StepBlock:
     """An anychip_step_t and what its pointers point to.
 
@@ -176,12 +186,14 @@ class StepBlock:
         tokens: of the step.
         logits: how many tokens' logits are wanted.
         sizes: both.
+        embeddings: of the step; None where it brings none.
     """
 
     def __init__(self, step: Step) -> None:
         made = abi.sized(abi.StepC)
         assert isinstance(made, abi.StepC)
         self.tokens, self.logits = self.sizes = step.tokens, len(step.logit_rows)
+        self.embeddings = step.embeddings
         made.rows, made.tokens, made.logits = step.rows, self.tokens, self.logits
         made.page_size, made.decode_rows = step.page_size, step.decode_rows
         held = [_as(torch.int64, step.token_ids), _as(torch.int64, step.positions), _as(torch.int64, step.logit_rows)]
@@ -256,4 +268,14 @@ def _put_scalar(block: Block, at: int, value: Any, kind: str) -> None:
         _INT.pack_into(block.bytes, at, abi.SCALAR_INT, 0, value)
 
 
-__all__ = ["CODES", "STEP_BLOCK", "Block", "Form", "KernelCall", "NativeWeight", "StepBlock", "tensor_struct"]
+__all__ = [
+    "CODES",
+    "STEP_BLOCK",
+    "Block",
+    "EmbeddingCall",
+    "Form",
+    "KernelCall",
+    "NativeWeight",
+    "StepBlock",
+    "tensor_struct",
+]

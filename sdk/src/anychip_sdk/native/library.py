@@ -21,7 +21,9 @@ _SIZE_MAX = 1 << 16  # no struct of ours comes near it, so more is not a size
 
 _STREAM_SLOTS = ("create_stream", "destroy_stream")
 _EVENT_SLOTS = ("record_event", "wait_event", "query_event", "synchronize_event", "elapsed", "destroy_event")
-OPTIONAL_SLOTS = (*_STREAM_SLOTS, *_EVENT_SLOTS, "delay", "handle")  #: of the device table; other tables have none
+_SLOT_SLOTS = ("copy_slots", "clear_slots")
+#: by table; tables that are not named have none
+OPTIONAL_SLOTS = {"device": (*_STREAM_SLOTS, *_EVENT_SLOTS, "delay", "handle"), "kv_pool": _SLOT_SLOTS}
 
 
 class Need(NamedTuple):
@@ -69,11 +71,13 @@ class Library:
         self.absence = "" if table.absence is None else table.absence.decode("utf-8", "replace")
         self.name = self._checked_name(self._text(table.name, "name"))
         self.device: abi.DeviceTableC = self._table(table.device, abi.DeviceTableC, "device")
-        self._check_group(_STREAM_SLOTS)
-        self._check_group(_EVENT_SLOTS)
+        self._check_together("device", self.device, _STREAM_SLOTS)
+        self._check_together("device", self.device, _EVENT_SLOTS)
         self.ops = self._read_ops(table)
         self.weights = self._table(table.weights, abi.WeightTableC, "weights") if table.weights else None
         self.kv_pool = self._table(table.kv_pool, abi.KVPoolTableC, "kv_pool") if table.kv_pool else None
+        if self.kv_pool is not None:
+            self._check_together("kv_pool", self.kv_pool, _SLOT_SLOTS)
         if self.weights is None and any(op.flags & abi.PREPARES_WEIGHT for op in self.ops):
             raise self._broken("an op is flagged as preparing weights, and the slot 'weights' is NULL")
 
@@ -163,7 +167,7 @@ class Library:
         if not address:
             raise self._broken(f"the required slot '{slot}' is NULL")
         made = self._struct(address, kind, f"anychip_{'weight' if slot == 'weights' else slot}_table_t")
-        optional = OPTIONAL_SLOTS if slot == "device" else ()
+        optional = OPTIONAL_SLOTS.get(slot, ())
         names = [name for name, *_ in kind._fields_[2:]]
         missing = [name for name in names if name not in optional and not getattr(made, name)]
         if missing:
@@ -171,10 +175,10 @@ class Library:
             raise self._broken(f"required slots are NULL: {listed}")
         return made
 
-    def _check_group(self, names: tuple[str, ...]) -> None:
-        absent = [name for name in names if not getattr(self.device, name)]
+    def _check_together(self, slot: str, table: Structure, names: tuple[str, ...]) -> None:
+        absent = [name for name in names if not getattr(table, name)]
         if absent and len(absent) != len(names):
-            listed = ", ".join(f"'device.{name}'" for name in absent)
+            listed = ", ".join(f"'{slot}.{name}'" for name in absent)
             raise self._broken(f"{listed} NULL, but not all of {', '.join(names)}: they come together or not at all")
 
     def _read_ops(self, table: abi.BackendC) -> tuple[NativeOp, ...]:

@@ -14,7 +14,7 @@ from anychip_sdk.errors import BackendBroken
 from anychip_sdk.hooks import API_VERSION, PreparedWeight, hookimpl
 from anychip_sdk.kv import KVPool, PoolSpec
 from anychip_sdk.native import abi
-from anychip_sdk.native.calls import STEP_BLOCK, KernelCall, NativeWeight, tensor_struct
+from anychip_sdk.native.calls import STEP_BLOCK, EmbeddingCall, KernelCall, NativeWeight, tensor_struct
 from anychip_sdk.native.device import NativeDevice, capabilities_of, versions_of
 from anychip_sdk.native.library import Library, NativeOp, Need
 from anychip_sdk.native.pool import NativeKVPool
@@ -106,7 +106,8 @@ class NativePlugin:
         known = CATALOGUE.get(native.name)
         if known is None:
             return _unknown  # the registry refuses it, and knows the nearest name
-        return KernelCall(known, native, self._device, self.library.check)
+        call = EmbeddingCall if known.name == "embedding" else KernelCall
+        return call(known, native, self._device, self.library.check)
 
     def _device(self) -> int | None:
         return next((one.handle for one in reversed(self._devices) if one.handle is not None), None)

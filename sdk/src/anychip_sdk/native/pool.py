@@ -18,7 +18,7 @@ from anychip_sdk.state import StateGroup
 
 
 class NativeKVPool(KVPool):
-    """Pages that the library counts and lays out."""
+    """Pages that the library counts, and slots; it lays out both."""
 
     def __init__(self, library: Library, spec: PoolSpec, device: NativeDevice) -> None:
         assert library.kv_pool is not None
@@ -83,6 +83,20 @@ class NativeKVPool(KVPool):
         status = self._table.copy_pages(self._pool, len(src), _numbers(src), _numbers(dst))
         self._library.check(status, "kv_pool.copy_pages")
 
+    def copy_slots(self, src: Sequence[int], dst: Sequence[int]) -> None:
+        if not self._table.copy_slots:
+            super().copy_slots(src, dst)
+            return
+        check_pairs("copy_slots", src, dst)
+        status = self._table.copy_slots(self._pool, len(src), _numbers(src), _numbers(dst))
+        self._library.check(status, "kv_pool.copy_slots")
+
+    def clear_slots(self, slots: Sequence[int]) -> None:
+        if not self._table.clear_slots:
+            super().clear_slots(slots)
+            return
+        self._library.check(self._table.clear_slots(self._pool, len(slots), _numbers(slots)), "kv_pool.clear_slots")
+
     def tensors(self, group: int, layer: int) -> tuple[torch.Tensor, ...]:
         return self._tensors[group][layer]
 
@@ -146,7 +160,11 @@ def _tensor_structs(group: StateGroup, dtype: torch.dtype) -> ctypes.Array[abi.S
         if len(tensor.shape) + 2 > abi.MAX_DIMS:
             message = f"state '{group.spec.name}': {tensor.name} has {len(tensor.shape)} dimensions, at most "
             raise BackendBroken(message + f"{abi.MAX_DIMS - 2} can be handed to a library")
-        struct.name, struct.dtype, struct.ndim = tensor.name.encode(), CODES[tensor.dtype or dtype], len(tensor.shape)
+        code = CODES.get(tensor.dtype or dtype)
+        if code is None:
+            message = f"state '{group.spec.name}': {tensor.name} is of {tensor.dtype or dtype}, which has no number in "
+            raise BackendBroken(message + "anychip_backend.h and can't be handed to a library")
+        struct.name, struct.dtype, struct.ndim = tensor.name.encode(), code, len(tensor.shape)
         for place, size in enumerate(tensor.shape):
             struct.shape[place] = size
     return made

@@ -13,7 +13,7 @@ from anychip_sdk.native.calls import StepBlock, tensor_struct
 from anychip_sdk.native.loader import load_native_backend
 from anychip_sdk.native.shapes import result_rules
 from anychip_sdk.ops import CATALOGUE
-from anychip_sdk.registry import OpKey
+from anychip_sdk.registry import OpKey, with_prepared
 from anychip_sdk.step import Slots, Step
 from anychip_sdk.testing.cases import random_case, random_step
 
@@ -110,6 +110,50 @@ def test_a_step_holds_its_rows_and_every_group_s_pages_or_slots():
         assert (group.page_table, group.slots) == (entry.page_table.data_ptr(), entry.slots.data_ptr())
     last = found.groups[2]
     assert (last.kind, last.pages_max, last.page_table, last.slots) == (abi.STATE_SLOT, 0, None, slots.data_ptr())
+
+
+def test_a_kernel_is_told_of_every_group_of_a_step(faulty):
+    step = random_step(torch.Generator().manual_seed(1), 4, 64, decode=[9, 3], prefill=[(5, 7)], groups=2)
+    step = replace(step, groups=(*step.groups, Slots(torch.tensor([4, 0, 2]))))
+    first, second = step.groups[:2]
+    assert not torch.equal(first.page_table, second.page_table)
+    tell = load_native_backend(faulty("steps"), trial=False).ops.kernels("select_rows")[0]
+    told = tell.function(*with_prepared(tell, (torch.zeros(7, 16), step), {})).flatten()[:13].tolist()
+    paged = [[abi.STATE_PAGED, *entry_facts(entry)] for entry in (first, second)]
+    assert told == [3, *paged[0], *paged[1], abi.STATE_SLOT, 0, -1, 2]
+
+
+def entry_facts(entry):
+    return entry.page_table.shape[1], entry.page_table[0, 0].item(), entry.slots[-1].item()
+
+
+@pytest.mark.parametrize("group", [0, 1])
+def test_a_native_kernel_reads_and_writes_the_pages_of_its_group(example, group):
+    generator = torch.Generator().manual_seed(2)
+    step = random_step(generator, 4, 64, decode=[9, 3], prefill=[(5, 7)], groups=2)
+    k, v, q = (torch.randn(7, heads, 8, generator=generator) for heads in (2, 2, 4))
+    caches = [torch.randn(64, 4, 2, 8, generator=generator) for _ in range(2)]
+    mine, wanted = [cache.clone() for cache in caches], [cache.clone() for cache in caches]
+    write, attend = (example.ops.kernels(name)[0] for name in ("kv_write", "paged_attention"))
+    write.function(*with_prepared(write, (k, v, *mine, step, group), {}))
+    CATALOGUE["kv_write"].reference(k, v, *wanted, step, group)
+    assert all(torch.equal(got, want) for got, want in zip(mine, wanted, strict=True))
+    got = attend.function(*with_prepared(attend, (q, *mine, step, 0.3, None, group), {}))
+    torch.testing.assert_close(got, CATALOGUE["paged_attention"].reference(q, *wanted, step, 0.3, None, group))
+    other = CATALOGUE["paged_attention"].reference(q, *wanted, step, 0.3, None, 1 - group)
+    assert not torch.allclose(got, other, atol=1e-2)
+
+
+def test_a_step_s_own_embeddings_are_handed_on_by_the_host(example):
+    step = random_step(torch.Generator().manual_seed(3), 4, 64, decode=[9, 3], prefill=[])
+    weight = torch.randn(32, 8, generator=torch.Generator().manual_seed(4)).bfloat16()
+    brought = replace(step, token_ids=step.token_ids % 32, embeddings=torch.full((2, 8), 0.3))
+    embed = example.ops.kernels("embedding")[0]
+    for one in (brought, replace(brought, embeddings=None)):
+        got = embed.function(*with_prepared(embed, (one, weight), {}))
+        want = CATALOGUE["embedding"].reference(one, weight)
+        assert got.dtype == want.dtype
+        assert torch.equal(got, want)
 
 
 def test_a_tensor_that_c_cannot_be_told_of_is_refused():

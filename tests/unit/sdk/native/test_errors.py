@@ -25,6 +25,8 @@ FAULTS = [
     ("no version", BackendBroken, "the required text 'version' is NULL or empty"),
     ("half the streams", BackendBroken, "'device.destroy_stream' NULL, but not all"),
     ("half the events", BackendBroken, "'device.destroy_event' NULL, but not all"),
+    ("pool without tensors", BackendBroken, "required slots are NULL: 'kv_pool.tensors'"),
+    ("pool with half the slots", BackendBroken, "'kv_pool.copy_slots' NULL, but not all of copy_slots, clear_slots"),
     ("op dtypes", BackendBroken, r"ops\[1\] \(rms_norm\): dtypes 0x100000 has bits that are no dtype"),
     ("prepares without a table", BackendBroken, "the slot 'weights' is NULL"),
     ("need kind", BackendBroken, "rms_norm: the need on head_dim has kind 9"),

@@ -1,4 +1,4 @@
-"""The example backend in C++: its ops are right, its device keeps its books, its pool counts its pages."""
+"""The example backend in C++: its ops are right, its device keeps its books."""
 
 import gc
 import subprocess
@@ -8,13 +8,11 @@ import pytest
 import torch
 
 from anychip_sdk.device import DeviceConfig
-from anychip_sdk.errors import BackendBroken, DeviceAbsent, KVPoolExhausted, MemoryInsufficient
-from anychip_sdk.kv import PoolSpec, SlabKVPool
+from anychip_sdk.errors import BackendBroken, DeviceAbsent, MemoryInsufficient
 from anychip_sdk.native.calls import NativeWeight
 from anychip_sdk.native.loader import load_native_backend
 from anychip_sdk.ops import CATALOGUE
 from anychip_sdk.registry import with_prepared
-from anychip_sdk.state import StateGroup, StateSpec, StateTensor
 from anychip_sdk.testing.cases import chunk_step, random_case
 from anychip_sdk.testing.check import check_kernel
 from support.native_libraries import EXAMPLE
@@ -211,100 +209,6 @@ def test_device_names_are_its_own_or_native(example, device):
     assert device.handle == device.vendor_handle
     with pytest.raises(DeviceAbsent, match="no device 'example:1'"):
         device.resolve("example:1")
-
-
-def spec(**changes):
-    sizes = {"groups": (StateGroup(KV, 2),), "dtype": torch.bfloat16, "page_size": 4, "budget_bytes": 1 << 14}
-    return PoolSpec(**{**sizes, **changes})
-
-
-KV = StateSpec("kv", "paged", (StateTensor("k", (2, 4)), StateTensor("v", (2, 4))))
-LATENT = StateSpec("latent", "paged", (StateTensor("latent", (6,)),))
-RECURRENT = StateSpec("state", "slot", (StateTensor("state", (2, 3), torch.float32), StateTensor("inputs", (5,))))
-SEVERAL = (StateGroup(KV, 2), StateGroup(LATENT, 1), StateGroup(RECURRENT, 3))
-
-
-@pytest.mark.parametrize("page_size", [1, 16])
-def test_the_pool_is_laid_out_as_the_default_one(example, device, page_size):
-    pool, default = (
-        example.create_kv_pool(spec(page_size=page_size), device),
-        SlabKVPool(spec(page_size=page_size), device),
-    )
-    assert pool.layout == default.layout
-    for index in range(2):
-        for mine, theirs in zip(pool.tensors(0, index), default.tensors(0, index), strict=True):
-            assert (mine.shape, mine.stride(), mine.dtype) == (theirs.shape, theirs.stride(), theirs.dtype)
-    default.close()
-    pool.close()
-    pool.close()
-
-
-def test_pages_are_counted_and_all_or_nothing(example, device):
-    pool = example.create_kv_pool(spec(pages_max=6), device)
-    first = pool.alloc(4)
-    assert (first, pool.alloc(0)) == ([0, 1, 2, 3], [])
-    with pytest.raises(KVPoolExhausted) as raised:
-        pool.alloc(3)
-    assert (raised.value.wanted, raised.value.free) == (3, 2)
-    pool.retain([0, 1])
-    assert (pool.refcount(0), pool.stats().pages_shared) == (2, 2)
-    pool.free([0, 0, 2])
-    assert [pool.refcount(page) for page in range(4)] == [0, 2, 0, 1]
-    for wrong in ([3, 3], [2], [99], [-1]):
-        with pytest.raises(ValueError, match=r"kv_pool\.free"):
-            pool.free([1, *wrong])
-    assert pool.refcount(1) == 2
-    with pytest.raises(ValueError, match=r"kv_pool\.retain"):
-        pool.retain([1, 0])
-    assert pool.refcount(1) == 2
-    assert (pool.stats().pages_total, pool.stats().pages_free) == (6, 4)
-    pool.close()
-
-
-def test_pages_are_copied_in_every_layer(example, device):
-    pool = example.create_kv_pool(spec(), device)
-    source, target = pool.alloc(2)
-    for index in range(2):
-        for which, cache in enumerate(pool.tensors(0, index)):
-            cache[source] = 10 * index + which + 1
-    pool.copy_pages([source], [target])
-    for index in range(2):
-        for which, cache in enumerate(pool.tensors(0, index)):
-            assert cache[target].eq(10 * index + which + 1).all()
-    with pytest.raises(ValueError, match="1 sources, 2 destinations"):
-        pool.copy_pages([0], [0, 1])
-    pool.close()
-
-
-def test_a_pool_of_several_groups_is_laid_out_as_the_default_one(example, device):
-    wanted = spec(groups=SEVERAL, slots=3)
-    pool, default = example.create_kv_pool(wanted, device), SlabKVPool(wanted, device)
-    assert pool.layout == default.layout
-    for group, kept in enumerate(SEVERAL):
-        for layer in range(kept.layers):
-            for mine, theirs in zip(pool.tensors(group, layer), default.tensors(group, layer), strict=True):
-                assert (mine.shape, mine.stride(), mine.dtype) == (theirs.shape, theirs.stride(), theirs.dtype)
-                assert not mine.any()
-                mine.copy_(torch.arange(mine.numel()).view(mine.shape) % 7 + group + layer)
-                theirs.copy_(mine)
-    for one in (pool, default):
-        one.copy_pages([0, 2], [1, 3])
-        one.copy_slots([2], [0])
-        one.clear_slots([1])
-    for group, kept in enumerate(SEVERAL):
-        for layer in range(kept.layers):
-            for mine, theirs in zip(pool.tensors(group, layer), default.tensors(group, layer), strict=True):
-                assert torch.equal(mine, theirs)
-    default.close()
-    pool.close()
-
-
-def test_a_pool_gives_its_memory_back(example, device):
-    before = device.memory().bytes_free
-    pool = example.create_kv_pool(spec(budget_bytes=1 << 16), device)
-    assert before - device.memory().bytes_free == 1 << 16
-    pool.close()
-    assert device.memory().bytes_free == before
 
 
 def test_the_native_package_is_importable_without_torch():

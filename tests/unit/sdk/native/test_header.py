@@ -75,6 +75,8 @@ def test_dtypes_have_the_numbers_of_the_header(name):
         ("OP_STRIDED_ROWS", f"{abi.STRIDED_ROWS}u"),
         ("OP_PREPARES_WEIGHT", f"{abi.PREPARES_WEIGHT}u"),
         ("COPY_ANY", abi.COPY_ANY),
+        ("STATE_PAGED", abi.STATE_PAGED),
+        ("STATE_SLOT", abi.STATE_SLOT),
         ("SCALAR_NONE", abi.SCALAR_NONE),
         ("SCALAR_INT", abi.SCALAR_INT),
         ("SCALAR_FLOAT", abi.SCALAR_FLOAT),
@@ -92,12 +94,13 @@ def test_the_entry_is_declared_in_the_header():
     assert f"{abi.ENTRY}(uint32_t host_abi_version);" in HEADER
 
 
-def test_optional_slots_are_those_that_the_loader_takes_as_optional():
+@pytest.mark.parametrize("table", ["device", "weight", "kv_pool"])
+def test_optional_slots_are_those_that_the_loader_takes_as_optional(table):
     from anychip_sdk.native.library import OPTIONAL_SLOTS
 
-    body = HEADER.split("typedef struct anychip_device_table {")[1].split("} anychip_device_table_t;")[0]
+    body = HEADER.split(f"typedef struct anychip_{table}_table {{")[1].split(f"}} anychip_{table}_table_t;")[0]
     optional = set()
     for comment, functions in re.findall(r"/\*(.*?)\*/((?:(?!/\*).)*)", body, re.DOTALL):
         if comment.strip().startswith("(optional"):
             optional |= set(re.findall(r"\(\*(\w+)\)", functions))
-    assert optional == set(OPTIONAL_SLOTS)
+    assert optional == set(OPTIONAL_SLOTS.get(table, ()))
