@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 import torch
 import transformers
 
 from anychip.models.decoder_config import FULL_ATTENTION, SLIDING_ATTENTION
-from anychip.models.registry import config_of
+from anychip.models.registry import build_model, config_of
+from anychip.models.state import Table
 from anychip_sdk.errors import CheckpointInvalid
 from anychip_sdk.ops import CATALOGUE
 
@@ -212,10 +211,11 @@ def test_wrong_layer_types_are_refused():
 def test_facts_name_sizes_as_op_schemas_do():
     config = config_of({**QWEN3, "vocab_size": 96, "intermediate_size": 160, "head_dim": 32})
     assert config.facts() == {
-        "layers": 3, "hidden": 64, "vocab": 96, "heads": 4, "kv_heads": 2, "head_dim": 32, "group": 2, "inner": 160,
+        "layers": 3, "hidden": 64, "vocab": 96, "heads": 4, "kv_heads": 2, "head_dim": 32,
+        "heads_per_kv_head": 2, "inner": 160,
     }  # fmt: skip
-    dimensions = {name for op in CATALOGUE.values() for arg in op.args for name in re.findall(r"[a-z_]+", arg.shape)}
-    assert set(config.facts()) - {"layers", "group"} <= dimensions
+    dimensions = {name for op in CATALOGUE.values() for arg in op.args for name in arg.shape}
+    assert set(config.facts()) - {"layers", "heads_per_kv_head"} <= dimensions
 
 
 def test_fewer_layers_are_the_first_ones():
@@ -228,17 +228,10 @@ def test_fewer_layers_are_the_first_ones():
     assert config.with_layers(3, config.vocab_size) == config
 
 
-def test_a_step_holds_the_wider_of_attention_and_mlp_for_each_token():
-    shape = {**LLAMA, "head_dim": 16}  # q 64, k and v 32
-    assert config_of({**shape, "intermediate_size": 8}).activation_width() == 4 * 64 + 2 * 64 + 2 * 32
-    assert config_of({**shape, "intermediate_size": 512}).activation_width() == 4 * 64 + 3 * 512
-
-
-def test_tables_are_buffers_of_the_modules():
-    config = config_of(LLAMA)
-    tables = config.tables(5)
-    assert {name: tuple(table.shape) for name, table in tables.items()} == {"model.rope_table": (5, 16)}
-    assert set(tables) <= {name for name, _ in config.build().named_buffers()}
+def test_tables_are_computed_by_modules_for_as_many_positions_as_wanted():
+    modules = dict(build_model(config_of(LLAMA)).named_modules())
+    tables = {name: tuple(module.compute(5).shape) for name, module in modules.items() if isinstance(module, Table)}
+    assert tables == {"model.rope": (5, 16)}
 
 
 def test_only_copies_and_derived_buffers_are_ignored():

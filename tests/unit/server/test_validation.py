@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from anychip.engine.step_plan import Sampling
 from support.local_client import Asker
 from support.stub_text import VOCAB
 
@@ -244,7 +245,8 @@ def test_the_engine_alone_says_which_temperatures_are_greedy():
     for temperature in (0, 1e-9, 1e-4):
         asker.complete(temperature=temperature)
     assert [request.params.temperature for request in asker.core.added] == [0, 1e-9, 1e-4]
-    assert [request.params.is_plain for request in asker.core.added] == [True, True, False]
+    sampled = [Sampling(seed=0, temperature=request.params.temperature) for request in asker.core.added]
+    assert [one.is_greedy for one in sampled] == [True, True, False]
 
 
 def test_the_models_own_sampling_applies_where_a_request_is_silent():
