@@ -12,7 +12,7 @@ from support.schedules import Bench, config
 
 
 def busy(slots: int = 0) -> Bench:
-    bench = Bench(config(page_size=2), 50, slots)
+    bench = Bench(config(page_size=2), 50, slots=slots)
     bench.add("old", [5] * 9, max_tokens=1)
     bench.drain()
     bench.add("a", [1, 2, 3, 4, 5], max_tokens=30)
