@@ -10,7 +10,7 @@ import torch
 from anychip_sdk.device import Device
 from anychip_sdk.kv import KVPool, PoolSpec, SlabKVPool
 
-TOUCHED_BYTES = 4 << 30  #: larger pools are fetched as they are used: at 0.3 s a GiB and worse, loading would drag on
+TOUCHED_BYTES = 4 << 30  #: fetching more would make loading slow, so larger pools are fetched as they are used
 
 
 def create(spec: PoolSpec, device: Device) -> KVPool:
