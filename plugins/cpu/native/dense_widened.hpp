@@ -1,7 +1,8 @@
 // Sums of products of pairs that are widened to floats first. Knows Simd; knows no tile.
+//
+// Include after simd_*.hpp and unpack_*.hpp.
 #pragma once
 
-#include "compact.hpp"
 #include "numbers.hpp"
 
 namespace {
@@ -20,22 +21,20 @@ struct Dense {
     __builtin_memcpy(&bits, &pair, sizeof bits);
     return widen(Simd::set(bits));
   }
-  using Highs = const std::uint8_t*;  // a tile's upper bytes by their codes
+  using Highs = Unpack::Highs;
 
-  // A group of a tile's weights, which lie behind `to` then; `kept`: their upper bytes, where codes don't tell them.
+  // A group of a tile's weights, which are also left behind, if wanted; `kept`: their upper bytes, where codes don't
+  // tell them.
   template <bool IsLeft>
-  static void unpack(const std::uint8_t* group, Highs highs, const std::uint8_t* kept, std::uint32_t* to, int part,
-                     Pairs (&weights)[anychip::kGroupPairs][kVectors]) {
-    for (std::int64_t pair = 0; pair < anychip::kGroupPairs; ++pair, to += anychip::kTileOutputs) {
-      const std::uint8_t* low = group + (pair + 1) * anychip::kPairValues;
-      for (std::int64_t value = 0; value < anychip::kPairValues; ++value) {
-        const std::int64_t at = anychip::place_of(value);
-        const int high = kept == nullptr ? highs[group[at] >> 4 * pair & 0xf] : kept[pair * anychip::kPairValues + at];
-        const auto bits = static_cast<std::uint16_t>(high << 8 | low[at]);
-        __builtin_memcpy(reinterpret_cast<char*>(to) + value * sizeof bits, &bits, sizeof bits);
+  static void unpack(const std::uint8_t* group, const Highs& highs, const std::uint8_t* kept, std::uint32_t* to,
+                     int part, Pairs (&weights)[anychip::kGroupPairs][kVectors]) {
+    F words[anychip::kGroupPairs][kVectors];
+    Unpack::words(group, highs, kept, part, words);
+    for (int pair = 0; pair < anychip::kGroupPairs; ++pair, to += anychip::kTileOutputs)
+      for (int v = 0; v < kVectors; ++v) {
+        weights[pair][v] = widen(words[pair][v]);
+        if (IsLeft) Simd::store(reinterpret_cast<float*>(to) + part + v * Simd::kWidth, words[pair][v]);
       }
-      for (int v = 0; v < kVectors; ++v) weights[pair][v] = load(to + part + v * Simd::kWidth);
-    }
   }
 
   static F dot(F sum, Pairs a, Pairs b) { return Simd::fma(a.even, b.even, Simd::fma(a.odd, b.odd, sum)); }

@@ -5,6 +5,8 @@
 
 #include "float_engine.hpp"
 
+#include "unpack_avx2.hpp"
+
 #include "dense_widened.hpp"
 
 #include "attention_kernel.hpp"

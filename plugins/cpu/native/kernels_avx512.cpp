@@ -3,6 +3,8 @@
 
 #include "float_engine.hpp"
 
+#include "unpack_avx512.hpp"
+
 #include "dense_widened.hpp"
 
 #include "attention_kernel.hpp"

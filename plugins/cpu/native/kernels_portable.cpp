@@ -5,6 +5,8 @@
 
 #include "float_engine.hpp"
 
+#include "unpack_portable.hpp"
+
 #include "dense_widened.hpp"
 
 #include "attention_kernel.hpp"
