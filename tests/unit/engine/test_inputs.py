@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,12 +12,13 @@ from anychip.engine.inputs import InputBuilder
 from anychip.engine.page_rows import PageTable
 from anychip.engine.request import GenerateRequest
 from anychip.engine.sequence import Sequence
-from anychip.engine.step_plan import RowPlan, StepPlan
+from anychip.engine.step_plan import Draw, RowPlan, Sampling, StepPlan
 from anychip.engine.step_planner import StepPlanner
 from anychip_sdk.state import StateGroup, StateSpec, StateTensor
 from anychip_sdk.step import StepLimits
 
 KV = StateSpec("kv", "paged", (StateTensor("k", (1, 2)), StateTensor("v", (1, 2))))
+DRAW = Draw(1, 0, Sampling(0))
 GROUPS = (StateGroup(KV, 2), StateGroup(replace(KV, window=8), 1))
 
 
@@ -87,6 +89,47 @@ def test_the_page_table_leads_every_earlier_token_to_its_page(drawn):
         assert line[:used] == row.sequence.pages[:used]
         assert not any(line[used:])
     assert table.shape[1] == max(-(-row.end // size) for row in batch.rows)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data(), st.sampled_from([1, 2, 3, 16]), st.integers(1, 5), st.integers(1, 12))
+def test_a_continued_step_is_the_step_that_a_whole_plan_makes(data, size, rows, steps):
+    limits = StepLimits(400, 8, 50, torch.device("cpu"))
+    continued, whole = InputBuilder(size, GROUPS, limits), InputBuilder(size, GROUPS, limits)
+    pages = iter(data.draw(st.permutations(range(400))))
+    starts = data.draw(st.lists(st.integers(0, 30), min_size=rows, max_size=rows))
+    tables = [PageTable() for _ in starts]
+
+    def plan(later):
+        for table, start in zip(tables, starts, strict=True):
+            while len(table.pages) * size < start + later + 1:
+                table.pages.append(next(pages))
+        told = [RowPlan(row, start + later, 1, 0, [], [], row, (DRAW,)) for row, start in enumerate(starts)]
+        return StepPlan(later, tuple(told), rows)
+
+    continued.build(plan(0), tables, torch.arange(rows))
+    for later in range(1, steps + 1):
+        expected = whole.build(plan(later), tables, torch.arange(rows) + later)
+        step = continued.advance(tables, torch.arange(rows) + later)
+        for name in ("token_ids", "positions", "query_start", "context_lens", "logit_rows"):
+            assert torch.equal(getattr(step, name), getattr(expected, name)), name
+            assert getattr(step, name).dtype == getattr(expected, name).dtype
+        assert torch.equal(step.paged(0).page_table, expected.paged(0).page_table)
+        assert torch.equal(step.paged(0).slots, expected.paged(0).slots)
+        assert step.paged(0) is step.paged(1)
+        assert (step.query_lens_host, step.context_lens_host) == (expected.query_lens_host, expected.context_lens_host)
+        assert (step.decode_rows, step.page_size) == (rows, size)
+
+
+def test_only_a_step_of_decodes_can_be_continued():
+    builder = InputBuilder(16, GROUPS, StepLimits(400, 8, 50, torch.device("cpu")))
+    table = PageTable()
+    table.update(0, [3])
+    with pytest.raises(ValueError, match="decodes alone"):
+        builder.advance([table], torch.zeros(1, dtype=torch.int64))
+    builder.build(StepPlan(1, (RowPlan(1, 0, 2, 0, [3], [5, 6]),), 0), [table], None)
+    with pytest.raises(ValueError, match="decodes alone"):
+        builder.advance([table], torch.zeros(1, dtype=torch.int64))
 
 
 def test_dtypes_are_what_the_ops_say():

@@ -6,7 +6,7 @@ import torch
 from anychip.engine.request import GenerateRequest, SamplingParams
 from anychip.engine.runner import Runner, run_state_ops
 from anychip.engine.state_ops import ClearSlot, CopySlot
-from anychip.engine.step_plan import RowPlan, StepPlan, decode_plan, decode_result, encode
+from anychip.engine.step_plan import Continuation, RowPlan, StepPlan, decode_plan, decode_result, encode
 from support.engines import core_of, greedy, loaded, logits_of, make_recipe, random_prompts, run, tokens_of
 from support.fake_pool import FakePool
 from support.tiny_models import make_tiny
@@ -119,6 +119,8 @@ def test_a_plan_that_builds_on_one_that_is_missing_is_refused(recipe):
         runner = Runner(model)
         with pytest.raises(ValueError, match=r"sequence 7 .* pages from 2 on, this runner knows 0"):
             runner.submit(StepPlan(1, (RowPlan(7, 40, 1, 2, [4], [5]),), 1))
+        with pytest.raises(ValueError, match="step 5 continues the one before, the last step of this runner is 0"):
+            runner.submit(Continuation(5))
 
 
 def test_log_probabilities_come_with_each_token(recipe):

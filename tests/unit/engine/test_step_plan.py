@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from anychip.engine.request import LogProb
 from anychip.engine.state_ops import ClearSlot, CopySlot
 from anychip.engine.step_plan import (
+    Continuation,
     Draw,
     Drawn,
     History,
@@ -67,7 +68,10 @@ drawn = st.builds(
 results = st.builds(StepResult, number=numbers, drawn=st.lists(drawn, max_size=3))
 
 
-@given(plans)
+continuations = st.builds(Continuation, number=numbers, pages=st.lists(st.tuples(ids, ids), max_size=3).map(tuple))
+
+
+@given(plans | continuations)
 def test_a_plan_survives_the_wire(plan):
     assert decode_plan(encode(plan)) == plan
 

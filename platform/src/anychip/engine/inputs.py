@@ -29,6 +29,7 @@ class InputBuilder:
         self._device = limits.device
         self._is_slot = [group.spec.kind == "slot" for group in groups]
         self._page_rows = PageRows(page_size, limits.rows, limits.pages)
+        self._last: Step | None = None
 
     def build(self, plan: StepPlan, tables: SequenceOf[PageTable], sampled: torch.Tensor | None) -> Step:
         """The step of a plan.
@@ -55,7 +56,7 @@ class InputBuilder:
             token_ids = self._with_sampled(plan, starts, token_ids, sampled)
         pages, query_start, context_lens = torch.split_with_sizes(narrow, (table.size, len(starts), len(ends)))
         paged = Paged(pages.view(table.shape), slots)
-        return Step(
+        self._last = step = Step(
             token_ids=token_ids,
             positions=positions,
             query_start=query_start,
@@ -67,6 +68,59 @@ class InputBuilder:
             query_lens_host=tuple(counts),
             context_lens_host=tuple(ends),
         )
+        return step
+
+    def advance(self, tables: SequenceOf[PageTable], sampled: torch.Tensor) -> Step:
+        """The last step once more, each row one token further: its tensors are those of the last one, or these plus 1.
+
+        Args:
+            tables: of the last step's rows, which were decodes alone.
+            sampled: int64 [rows], on the device.
+
+        Raises:
+            ValueError: there was no such step.
+        """
+        last = self._last
+        if last is None or last.decode_rows < last.rows:
+            message = "a step of decodes alone can be continued, and the last one was none"
+            raise ValueError(message)
+        ends = tuple([end + 1 for end in last.context_lens_host])
+        self._last = step = Step(
+            token_ids=sampled,
+            positions=last.positions + 1,
+            query_start=last.query_start,
+            context_lens=last.context_lens + 1,
+            logit_rows=last.logit_rows,
+            groups=self._advanced(last.groups, tables, ends),
+            page_size=last.page_size,
+            decode_rows=last.decode_rows,
+            query_lens_host=last.query_lens_host,
+            context_lens_host=ends,
+        )
+        return step
+
+    def _advanced(
+        self, groups: tuple[GroupEntry, ...], tables: SequenceOf[PageTable], ends: tuple[int, ...]
+    ) -> tuple[GroupEntry, ...]:
+        """Slots of states stay; so does the page table while no row begins a page."""
+        paged = next((entry for entry in groups if isinstance(entry, Paged)), None)
+        if paged is None:
+            return groups
+        size = self._page_size
+        begun = [row for row, end in enumerate(ends) if (end - 1) % size == 0]
+        if begun:
+            table = self._tensor(self._page_rows.table(tables, ends, begun).copy())
+            places = np.array(self._slots(tables, [end - 1 for end in ends]), dtype=np.int64)
+            after = Paged(table, self._tensor(places))
+        else:
+            after = Paged(paged.page_table, paged.slots + 1)
+        return tuple([after if isinstance(entry, Paged) else entry for entry in groups])
+
+    def _slots(self, tables: SequenceOf[PageTable], positions: SequenceOf[int]) -> list[int]:
+        size = self._page_size
+        return [
+            table.pages[place // size] * size + place % size for table, place in zip(tables, positions, strict=False)
+        ]
 
     def _entries(self, plan: StepPlan, paged: Paged) -> tuple[GroupEntry, ...]:
         if not any(self._is_slot):
@@ -88,13 +142,11 @@ class InputBuilder:
 
     def _fill(self, plan: StepPlan, tables: SequenceOf[PageTable], starts: SequenceOf[int], tokens: Array) -> None:
         """Token ids, positions and slots of all rows into [3, tokens]."""
-        count, size = plan.decode_rows, self._page_size
+        count = plan.decode_rows
         decodes = plan.rows[:count]
         tokens[0, :count] = [row.tokens[0] if row.parent is None else 0 for row in decodes]
         tokens[1, :count] = places = [row.start for row in decodes]
-        tokens[2, :count] = [
-            table.pages[start // size] * size + start % size for table, start in zip(tables, places, strict=False)
-        ]
+        tokens[2, :count] = self._slots(tables, places)
         for number in range(count, len(plan.rows)):
             start = starts[number]
             row = plan.rows[number]

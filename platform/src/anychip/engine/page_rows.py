@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 
 import numpy as np
@@ -50,15 +51,16 @@ class PageRows:
         self._lines: Table = np.zeros((rows, pages), dtype=np.int32)
         self._written = [_Written() for _ in range(rows)]
 
-    def table(self, tables: SequenceOf[PageTable], ends: SequenceOf[int]) -> Table:
+    def table(self, tables: SequenceOf[PageTable], ends: SequenceOf[int], rows: Iterable[int] | None = None) -> Table:
         """int32 [rows, the most pages of any]; behind a row's pages: 0. To be copied before the next call.
 
         Args:
             ends: how many tokens of each row's sequence have an entry after the step.
+            rows: which may differ from those of the last call; None: all.
         """
         size, width = self._page_size, -(-max(ends) // self._page_size)
-        for number, (written, table, end) in enumerate(zip(self._written, tables, ends, strict=False)):
-            pages = -(-end // size)
+        for number in range(len(ends)) if rows is None else rows:
+            written, table, pages = self._written[number], tables[number], -(-ends[number] // size)
             if written.table is not table or written.version != table.version or written.pages != pages:
                 self._write(number, table, pages)
         return self._lines[: len(ends), :width]

@@ -17,8 +17,9 @@ from anychip.engine.loader import LoadedModel, step_limits
 from anychip.engine.page_rows import PageTable
 from anychip.engine.sampler import Chosen, Sampler
 from anychip.engine.state_ops import ClearSlot, StateOp
-from anychip.engine.step_plan import Draw, Drawn, RowPlan, StepPlan, StepResult
+from anychip.engine.step_plan import AnyStepPlan, Continuation, Draw, Drawn, RowPlan, StepPlan, StepResult
 from anychip_sdk.kv import KVPool
+from anychip_sdk.step import Step
 
 
 class _Held:
@@ -34,17 +35,17 @@ class _Held:
 class Pending:
     """A step that was submitted; its tokens may not be there yet."""
 
-    __slots__ = ("_chosen", "_draws", "_plan", "_runner")
+    __slots__ = ("_chosen", "_draws", "_number", "_runner")
 
-    def __init__(self, runner: Runner, plan: StepPlan, draws: SequenceOf[Draw], chosen: Chosen | None) -> None:
+    def __init__(self, runner: Runner, number: int, draws: SequenceOf[Draw], chosen: Chosen | None) -> None:
         self._runner = runner
-        self._plan = plan
+        self._number = number
         self._draws = draws
         self._chosen = chosen
 
     def wait(self) -> StepResult:
         """The step's result, when the device has it. To be called once."""
-        return StepResult(self._plan.number, self._runner.finish(self._draws, self._chosen))
+        return StepResult(self._number, self._runner.finish(self._draws, self._chosen))
 
 
 class Runner:
@@ -65,31 +66,50 @@ class Runner:
         self._free = list(range(limits.rows))  # places of last tokens
         self._last = torch.zeros(limits.rows, dtype=torch.int64, device=limits.device)
         self._newest, self._newest_of = self._last, list[int]()  # of the last draws; not in `_last` yet
+        self._number = 0  # of the last step
+        self._tables: list[PageTable] = []  # of its rows
+        self._draws: list[Draw] = []  # of the last step plan
+        self._repeats: list[int] = []  # how many of them each row of logits serves
+        self._later = 0  # how many steps have continued it
 
-    def submit(self, plan: StepPlan) -> Pending:
+    def submit(self, plan: AnyStepPlan) -> Pending:
         """Start a step.
 
         Raises:
             ValueError: the plan builds on one that this runner didn't get.
         """
+        with torch.inference_mode():
+            step = self._continued(plan) if isinstance(plan, Continuation) else self._begun(plan)
+            self.laps.lap("inputs")
+            logits = self._model.forward(step)
+            self.laps.lap("forward")
+            chosen = self._choose(logits) if self._draws else None
+        return Pending(self, plan.number, self._draws, chosen)
+
+    def _begun(self, plan: StepPlan) -> Step:
         parents = [row.parent for row in plan.rows if row.parent is not None]
         if parents != self._newest_of:
             self._store()
         if plan.dropped:
             self._drop(plan.dropped)
-        held = [self._update(row) for row in plan.rows]
-        with torch.inference_mode():
-            if plan.copies:
-                sources, targets = zip(*plan.copies, strict=True)
-                self._model.pool.copy_pages(sources, targets)
-            run_state_ops(plan.state_ops, self._model.pool)
-            step = self._inputs.build(plan, [one.table for one in held], self._fetch(parents))
-            self.laps.lap("inputs")
-            logits = self._model.forward(step)
-            self.laps.lap("forward")
-            draws = plan.draws
-            chosen = self._choose(plan, draws, logits) if draws else None
-        return Pending(self, plan, draws, chosen)
+        self._tables = [self._update(row).table for row in plan.rows]
+        if plan.copies:
+            sources, targets = zip(*plan.copies, strict=True)
+            self._model.pool.copy_pages(sources, targets)
+        run_state_ops(plan.state_ops, self._model.pool)
+        self._number, self._draws, self._later = plan.number, plan.draws, 0
+        self._repeats = [len(row.draws) for row in plan.rows if row.draws]
+        return self._inputs.build(plan, self._tables, self._fetch(parents))
+
+    def _continued(self, plan: Continuation) -> Step:
+        if plan.number != self._number + 1:
+            message = f"step {plan.number} continues the one before, the last step of this runner is {self._number}"
+            raise ValueError(message)
+        for row, page in plan.pages:
+            self._tables[row].pages.append(page)
+        self._number = plan.number
+        self._later += 1
+        return self._inputs.advance(self._tables, self._newest)
 
     def finish(self, draws: SequenceOf[Draw], chosen: Chosen | None) -> list[Drawn]:
         """Wait for a step's tokens: the second half of `submit`, for its Pending."""
@@ -140,11 +160,10 @@ class Runner:
             self._last.index_copy_(0, self._places(self._newest_of), self._newest)
             self._newest_of = []
 
-    def _choose(self, plan: StepPlan, draws: SequenceOf[Draw], logits: torch.Tensor) -> Chosen:
-        if len(draws) != logits.shape[0]:  # forks: one row of logits for several completions
-            repeats = [len(row.draws) for row in plan.rows if row.draws]
-            logits = logits.repeat_interleave(torch.tensor(repeats, device=logits.device), dim=0)
-        chosen = self._sampler(logits, draws)
+    def _choose(self, logits: torch.Tensor) -> Chosen:
+        if len(self._draws) != logits.shape[0]:  # forks: one row of logits for several completions
+            logits = logits.repeat_interleave(torch.tensor(self._repeats, device=logits.device), dim=0)
+        chosen = self._sampler(logits, self._draws, self._later)
         self._newest, self._newest_of = chosen.tokens, chosen.sequences
         return chosen
 

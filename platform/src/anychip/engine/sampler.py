@@ -84,25 +84,27 @@ class Sampler:
         self._bias = bound_function(ops["apply_logit_bias"])
         self._device = device
         self._histories: dict[int, _History] = {}
-        self._group_of: list[int] = []
+        self._draws: SequenceOf[Draw] = ()  # the last ones
+        self._group_of: list[int] = []  # whose they are
         self._group = _SamplingGroup([], None, [], True, True, [])
 
-    def __call__(self, logits: torch.Tensor, draws: SequenceOf[Draw]) -> Chosen:
+    def __call__(self, logits: torch.Tensor, draws: SequenceOf[Draw], later: int = 0) -> Chosen:
         """One token per row.
 
         Args:
             logits: float32 [rows, vocab]; may be written.
             draws: one per row.
+            later: how many tokens further than these say each completion is.
         """
         group = self._group_for(draws)
         if group.is_plain:
             return Chosen(self._argmax(logits), self._group_of, [])
-        self._apply_bias(logits, draws, group.biased)
+        self._apply_bias(logits, draws, group.biased, later)
         if group.penalised is not None:
             self._apply_penalties(logits, group.penalised)
         tokens = self._argmax(logits) if group.has_greedy else logits.new_empty(len(draws), dtype=torch.int64)
         for drawn in group.drawn:
-            picked = self._draw(logits, draws, drawn)
+            picked = self._draw(logits, draws, drawn, later)
             tokens = picked if len(drawn.rows) == len(draws) else tokens.index_copy_(0, drawn.places, picked)
         scores = [self._scores(logits, draws, rows, tokens) for rows in group.scored]
         return Chosen(tokens, self._group_of, scores)
@@ -128,6 +130,9 @@ class Sampler:
             self._histories.pop(sequence, None)
 
     def _group_for(self, draws: SequenceOf[Draw]) -> _SamplingGroup:
+        if draws is self._draws:
+            return self._group
+        self._draws = draws
         sequences = [draw.sequence for draw in draws]
         if sequences != self._group_of:
             self._remember(draws)
@@ -140,19 +145,19 @@ class Sampler:
             if draw.history is not None:
                 self._histories[draw.sequence] = _History(draw.history)
 
-    def _draw(self, logits: torch.Tensor, draws: SequenceOf[Draw], drawn: _Drawn) -> torch.Tensor:
+    def _draw(self, logits: torch.Tensor, draws: SequenceOf[Draw], drawn: _Drawn, later: int) -> torch.Tensor:
         chosen = logits if len(drawn.rows) == len(logits) else logits[drawn.places]
-        numbers = np.array([uniform(draws[row].sampling.seed, draws[row].step) for row in drawn.rows])
+        numbers = np.array([uniform(draws[row].sampling.seed, draws[row].step + later) for row in drawn.rows])
         picked: torch.Tensor = self._sample(chosen, *drawn.filters, torch.from_numpy(numbers).to(self._device))
         return picked
 
-    def _apply_bias(self, logits: torch.Tensor, draws: SequenceOf[Draw], biased: SequenceOf[int]) -> None:
+    def _apply_bias(self, logits: torch.Tensor, draws: SequenceOf[Draw], biased: SequenceOf[int], later: int) -> None:
         entries: dict[tuple[int, int], float] = {}
         for row in biased:
             sampling = draws[row].sampling
             for token, bias in sampling.logit_bias:
                 entries[row, token] = entries.get((row, token), 0.0) + bias
-            if draws[row].step < sampling.min_tokens:
+            if draws[row].step + later < sampling.min_tokens:
                 entries.update({(row, token): float("-inf") for token in sampling.banned})
         if entries:
             rows, ids = zip(*entries, strict=True)

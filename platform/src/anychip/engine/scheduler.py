@@ -185,12 +185,15 @@ class Scheduler:
     def _grow_decodes(self) -> tuple[Copy, ...]:
         """Give each decode the place for its next token, after retracting as many sequences as that takes."""
         tables = self._tables
-        if all(sequence.computed < sequence.owned for sequence in self._decoding):
+        growing = [sequence for sequence in self._decoding if sequence.computed >= sequence.owned]
+        if not growing:
             return ()
         # first all retractions, then all allocations: no page is both given up and copied to in one step
-        while tables.growth(self._decoding) > tables.pages_available:
-            self._retract(max([*self._prefilling, *self._decoding], key=lambda s: (s.order, s.index)))
-        grown = [tables.grow(sequence) for sequence in self._decoding]
+        while tables.growth(growing) > tables.pages_available:
+            youngest = max([*self._prefilling, *self._decoding], key=lambda s: (s.order, s.index))
+            self._retract(youngest)
+            growing = [sequence for sequence in growing if sequence is not youngest]
+        grown = [tables.grow(sequence) for sequence in growing]
         return tuple(copy for copy in grown if copy is not None)
 
     def _retract(self, sequence: Sequence) -> None:

@@ -6,6 +6,8 @@ what penalties count, until the plan drops the sequence. So every runner must se
 
 from __future__ import annotations
 
+from typing import Union
+
 import msgspec
 
 from anychip.engine.request import GREEDY_BELOW, LogProb
@@ -71,7 +73,7 @@ class RowPlan(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return self.start + self.count
 
 
-class StepPlan(msgspec.Struct, frozen=True, omit_defaults=True):
+class StepPlan(msgspec.Struct, frozen=True, omit_defaults=True, tag="step"):
     """The rows of one forward and what comes before it.
 
     Order: forget what is dropped, copy pages, clear and copy slots, run. Rows with a parent come first, decodes before
@@ -91,6 +93,19 @@ class StepPlan(msgspec.Struct, frozen=True, omit_defaults=True):
         return [draw for row in self.rows for draw in row.draws]
 
 
+class Continuation(msgspec.Struct, frozen=True, omit_defaults=True, tag="next"):
+    """The last step's rows once more, each one token further: what most steps of running decodes are.
+
+    It follows a step of which each row had a parent and one token, or a continuation of one.
+    """
+
+    number: int
+    pages: tuple[tuple[int, int], ...] = ()  #: (row, page): what rows got since, in order
+
+
+AnyStepPlan = Union[StepPlan, Continuation]
+
+
 class Drawn(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The answer to one draw.
 
@@ -107,10 +122,12 @@ class StepResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 encode = msgspec.msgpack.Encoder().encode
-decode_plan = msgspec.msgpack.Decoder(StepPlan).decode
+decode_plan = msgspec.msgpack.Decoder(AnyStepPlan).decode
 decode_result = msgspec.msgpack.Decoder(StepResult).decode
 
 __all__ = [
+    "AnyStepPlan",
+    "Continuation",
     "Draw",
     "Drawn",
     "History",

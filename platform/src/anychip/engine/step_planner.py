@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anychip.engine.batch import Batch, Row
 from anychip.engine.sequence import Sequence, State
-from anychip.engine.step_plan import Draw, History, RowPlan, Sampling, StepPlan
+from anychip.engine.step_plan import AnyStepPlan, Continuation, Draw, History, RowPlan, Sampling, StepPlan
 
 NO_PAGES: list[int] = []
 NO_TOKENS: list[int] = []
@@ -23,6 +23,31 @@ class _Known:
         self.drawn = False  #: it has sampled a token for it
 
 
+class _Decodes:
+    """The rows of a step that may be continued."""
+
+    __slots__ = ("ends", "pages", "sequences", "versions")
+
+    def __init__(self, batch: Batch) -> None:
+        self.sequences = [row.sequence for row in batch.rows]
+        self.ends = [row.start + 1 for row in batch.rows]
+        self.pages = [len(one.pages) for one in self.sequences]
+        self.versions = [one.table_version for one in self.sequences]
+
+    def new_pages(self, after: _Decodes) -> tuple[tuple[int, int], ...] | None:
+        """What rows have beyond those of the step before; None: this isn't the step that continues it."""
+        if (
+            self.sequences != after.sequences
+            or [end - 1 for end in self.ends] != after.ends
+            or self.versions != after.versions
+        ):
+            return None
+        if self.pages == after.pages:
+            return ()
+        grown = zip(self.sequences, after.pages, strict=True)
+        return tuple((row, page) for row, (one, known) in enumerate(grown) for page in one.pages[known:])
+
+
 class StepPlanner:
     """Makes the plans of one runner, or of several that get the same."""
 
@@ -30,10 +55,28 @@ class StepPlanner:
         self._known: dict[Sequence, _Known] = {}
         self._last_sequence = 0
         self._step = 0
+        self._last: _Decodes | None = None  #: the last step, where it may be continued
 
-    def plan(self, batch: Batch) -> StepPlan:
+    def plan(self, batch: Batch) -> AnyStepPlan:
         """Every batch must become a plan, and every plan reach the runner."""
         self._step += 1
+        last, self._last = self._last, None
+        if batch.decode_rows < len(batch.rows):
+            return self._whole(batch)
+        decodes = _Decodes(batch)
+        pages = None if last is None or batch.copies or batch.state_ops else decodes.new_pages(last)
+        if pages is not None:
+            for row, _ in pages:
+                self._known[decodes.sequences[row]].pages = decodes.pages[row]
+            plan: AnyStepPlan = Continuation(self._step, pages)
+        else:
+            plan = self._whole(batch)
+            if any(row.parent is None for row in plan.rows):
+                return plan
+        self._last = decodes
+        return plan
+
+    def _whole(self, batch: Batch) -> StepPlan:
         decodes, met = batch.decode_rows, self._last_sequence
         rows = [self._decode(row) for row in batch.rows[:decodes]]
         if len(batch.rows) > decodes:
