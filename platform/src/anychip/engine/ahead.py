@@ -1,7 +1,7 @@
 """Whether a step is scheduled while the one before it runs. Knows batches and pages; changes nothing.
 
-What such a step takes for granted: each draw in flight brings one token and ends nothing, unless by its length, which is
-known. A sequence that ends all the same, by its token or because its client left, has a row in the step behind. That
+What such a step takes for granted: each draw in flight brings one token and ends nothing, unless by its length, which
+is known. A sequence that ends all the same, by its token or because its client left, has a row in the step behind. That
 row computes a token that nobody gets, and writes an entry into a page that may be another's by then. It does no harm,
 since whatever runs on the device runs in the order in which it was submitted: whoever gets the page was scheduled
 later, so it writes after that row did, and reads only what it wrote. Nor can the entry be in a page that is cached: the
@@ -29,33 +29,29 @@ SNAPSHOTS = "a chunk of a prompt may leave a snapshot of its slot, which the nex
 
 
 def obstacle(in_flight: SequenceOf[Batch], decodes: SequenceOf[Sequence], tables: KVTables) -> str | None:
-    """Why the step behind these, with so many decodes, can't be scheduled yet; None where it can."""
-    if not in_flight:
-        return None
+    """Why the step behind these can't be scheduled yet; None where it can.
+
+    Args:
+        decodes: of that step.
+    """
     if len(in_flight) >= MOST_IN_FLIGHT:
         return TOO_MANY
-    batch = in_flight[-1]
-    if len(batch.rows) > batch.decode_rows:
-        if any(row.samples > 1 for row in batch.rows[batch.decode_rows :]):
+    for batch in in_flight:
+        chunks = batch.rows[batch.decode_rows :]
+        if any(row.samples > 1 for row in chunks):
             return FORKS
-        if tables.slots is not None and tables.cache is not None:
+        if chunks and tables.slots is not None and tables.cache is not None:
             return SNAPSHOTS
-    if any(row.samples and row.sequence.request.params.is_penalised for row in batch.rows):
-        return PENALTIES
-    if tables.growth(decodes) > tables.pages_available:
-        return PAGES
-    return None
+        if any(row.samples and row.sequence.request.params.is_penalised for row in batch.rows):
+            return PENALTIES
+    return PAGES if in_flight and tables.growth(decodes) > tables.pages_available else None
 
 
-def following(
-    decoding: SequenceOf[Sequence], prefilling: SequenceOf[Sequence], length_max: int
-) -> list[Sequence]:
+def following(decoding: SequenceOf[Sequence], prefilling: SequenceOf[Sequence], length_max: int) -> list[Sequence]:
     """The decodes of a step behind one that runs: those of which the token drawn there isn't the last by its number."""
     drawing = [*decoding, *(one for one in prefilling if one.scheduled == len(one.tokens))]
     return [
-        one
-        for one in drawing
-        if one.scheduled < len(one.tokens) or len(one.tokens) + 1 < length_limit(one, length_max)
+        one for one in drawing if one.scheduled < len(one.tokens) or len(one.tokens) + 1 < length_limit(one, length_max)
     ]
 
 

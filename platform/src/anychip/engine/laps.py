@@ -18,13 +18,8 @@ class Laps:
         self.totals_s = dict.fromkeys(parts, 0.0)
         self.start()
 
-    @property
-    def since_start_s(self) -> float:
-        """From the last start to the last lap."""
-        return self._last_s - self._start_s
-
     def start(self) -> None:
-        self._start_s = self._last_s = time.perf_counter()
+        self._last_s = time.perf_counter()
 
     def lap(self, part: str) -> None:
         """Count the time since the last call as that part's."""

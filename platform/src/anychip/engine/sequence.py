@@ -28,8 +28,8 @@ class Sequence:
 
     `tokens[:computed]` have their keys and values in `pages`; a running sequence always has computed < len(tokens),
     as the last sampled token has not been through the model yet. Steps whose results aren't there yet bring it to
-    `scheduled`, which is one more than there are tokens where two of them draw for it. Before the fork of a request with n > 1 only index 0
-    is scheduled, and holds the others in `forks`.
+    `scheduled`, which is one more than there are tokens where two of them draw for it. Before the fork of a request
+    with n > 1 only index 0 is scheduled, and holds the others in `forks`.
     """
 
     __slots__ = (
