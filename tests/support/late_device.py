@@ -1,8 +1,8 @@
 """A device on which what a step leaves can be read only when the step was waited for. Knows no runner and no plan.
 
-It computes at once, in host memory, as all that is tested here runs in order on a chip too. What it emulates is what the
-host may see: a tensor of work that nobody has waited for is copied back as POISON, and reading it directly is an error,
-as is waiting for anything while a step is submitted.
+It computes at once, in host memory, as all that is tested here runs in order on a chip too. What it emulates is what
+the host may see: a tensor of work that nobody has waited for is copied back as POISON, and reading it directly is an
+error, as is waiting for anything while a step is submitted.
 """
 
 from __future__ import annotations

@@ -62,11 +62,15 @@ class Bench:
     def step(self, between: Callable[[], object] | None = None) -> Batch | None:
         """One step; `between` runs while the batch is in flight, with overlap perhaps another behind it."""
         if not self.flights:
-            self._submit()
+            self.submit()
         if not self.flights:
             assert not self.scheduler.has_work
             return None
-        self._submit()
+        self.submit()
+        return self.commit(between)
+
+    def commit(self, between: Callable[[], object] | None = None) -> Batch:
+        """Run the first step in flight and take its tokens."""
         batch, run = self.flights.popleft()
         drawn = run()  # as late as can be: what it writes comes after all that the host did to its books meanwhile
         if between is not None:
@@ -77,7 +81,8 @@ class Bench:
         self.scheduler.check_invariants()
         return batch
 
-    def _submit(self) -> None:
+    def submit(self) -> None:
+        """Schedule what can be scheduled now."""
         batch = self.scheduler.schedule()
         self.scheduler.check_invariants()
         if batch is not None:
