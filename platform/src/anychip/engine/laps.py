@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+#: of the host's time in a step. "inputs" and "forward" are what it takes to submit them where a device computes later,
+#: "sample" is the wait for the tokens then; with overlap the first three are those of the step behind
 STEP_PARTS = ("schedule", "inputs", "forward", "sample", "commit")
 
 
