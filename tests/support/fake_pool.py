@@ -5,21 +5,24 @@ it. So a wrong page, a lost copy or a stale state shows as a wrong output."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 
-from anychip.engine.batch import Batch
+from anychip.engine.batch import Batch, Row
 from anychip.engine.kv_tables import slots
 from anychip.engine.request import SamplingParams
 from anychip.engine.runner import run_state_ops
 from anychip.engine.seeds import derive_seed, uniform
 from anychip.engine.sequence import Sequence as Completion
+from anychip.engine.sequence import State
 from anychip.engine.step_plan import Drawn
 from anychip_sdk.kv import LedgerKVPool, PoolSpec
 from anychip_sdk.state import StateGroup, StateSpec, StateTensor
 
 ENTRY = StateGroup(StateSpec("entry", "paged", (StateTensor("entry", (1,)),)), 1)
+STALE = -7  #: the token of a row that nobody waits for
 HISTORY = StateGroup(StateSpec("history", "slot", (StateTensor("history", (1,)),)), 1)
 
 
@@ -33,14 +36,19 @@ class FakePool(LedgerKVPool):
         groups = (ENTRY, HISTORY) if slots else (ENTRY,)
         super().__init__(PoolSpec(groups, torch.float32, 4 * (pages * page_size + slots), page_size, slots=slots))
         self.content: dict[int, tuple[int, int]] = {}  # place: (position, token)
+        self.taken: list[int] = []  # pages, since the last batch was submitted
         self.states: list[list[int]] = [[-1] for _ in range(slots)]  # not zeros: what was there before a clear
 
     def alloc(self, count: int) -> list[int]:
         pages = super().alloc(count)
-        for page in pages:  # what a page held before must not matter
+        self.taken += pages
+        return pages
+
+    def clear_pages(self, pages: Sequence[int]) -> None:
+        """What a page held before it was taken must not matter."""
+        for page in pages:
             for slot in self._slots(page):
                 self.content.pop(slot, None)
-        return pages
 
     def copy_pages(self, src: Sequence[int], dst: Sequence[int]) -> None:
         for source, target in zip(src, dst, strict=True):
@@ -65,8 +73,24 @@ class FakePool(LedgerKVPool):
         return range(page * size, (page + 1) * size)
 
 
+class _Said(NamedTuple):
+    """What the host says of a row when it submits a batch."""
+
+    row: Row
+    pages: list[int]
+    tokens: list[int]  #: that it knows, from the row's start on
+    history: list[int]  #: all that it knows up to the row's end
+    slot: int
+    sampled: tuple[Completion, ...]
+
+    @property
+    def is_stale(self) -> bool:
+        """Nobody waits for its tokens any more, and what it reads and writes may be another's by now."""
+        return self.row.sequence.state is State.FINISHED
+
+
 class FakeModel:
-    """Runs a batch against a FakePool.
+    """Runs batches against a FakePool, in the order in which they are submitted.
 
     Args:
         ahead: how many tokens it draws at once for one completion, as far as its pages hold their entries.
@@ -76,45 +100,71 @@ class FakeModel:
         self._pool = pool
         self._vocab_size = vocab_size
         self._ahead = ahead
+        self._last: dict[Completion, int] = {}  # the token drawn last
 
     def step(self, batch: Batch) -> list[Drawn]:
+        return self.submit(batch)()
+
+    def submit(self, batch: Batch) -> Callable[[], list[Drawn]]:
+        """Hear what the host says of a batch now. The answer runs it: later, as on a device, but in order."""
         sources, targets = [c[0] for c in batch.copies], [c[1] for c in batch.copies]
         assert len(set(targets)) == len(targets)
         assert not set(sources) & set(targets)
-        self._pool.copy_pages(sources, targets)
+        said = []
+        for row in batch.rows:
+            one = row.sequence
+            self._check_owner(one.pages, row)
+            tokens, history = one.tokens[row.start : row.end], one.tokens[: row.end]
+            said.append(_Said(row, list(one.pages), tokens, history, one.slot, row.sampled))
+        taken, self._pool.taken = self._pool.taken, []
+        return lambda: self._run(batch, said, taken)
+
+    def _run(self, batch: Batch, said: list[_Said], taken: list[int]) -> list[Drawn]:
+        self._pool.clear_pages(taken)
+        self._pool.copy_pages([c[0] for c in batch.copies], [c[1] for c in batch.copies])
         run_state_ops(batch.state_ops, self._pool)
-        for row in batch.rows:
-            tokens = row.sequence.tokens[row.start : row.end]
-            self._write(row.sequence.pages, row.start, tokens)
+        for one in said:
+            sequence, start = one.row.sequence, one.row.start
+            if len(one.tokens) < one.row.count:  # drawn by the step before, which the host hadn't heard of
+                one.tokens.append(self._last[sequence])
+                one.history.append(self._last[sequence])
+            self._write(one.pages, start, one.tokens)
             if self._pool.states:
-                assert self._pool.states[row.sequence.slot] == row.sequence.tokens[: row.start]
-                self._pool.states[row.sequence.slot] += tokens
+                assert self._pool.states[one.slot] == one.history[:start] or one.is_stale
+                self._pool.states[one.slot] += one.tokens
         drawn = []
-        for row in batch.rows:
-            if row.samples:
-                history = self._read(row.sequence.pages, row.end)
-                assert history == row.sequence.tokens
+        for one in said:
+            if one.sampled and one.is_stale:
+                drawn += [Drawn((STALE,))] * len(one.sampled)
+            elif one.sampled:
+                history = self._read(one.pages, one.row.end)
+                assert history == one.history
                 if self._pool.states:
-                    history = self._pool.states[row.sequence.slot]
-                assert len(row.sampled) == row.samples
-                ahead = self._ahead if row.samples == 1 else 1
-                drawn += [Drawn(self._draw(one, history, ahead)) for one in row.sampled]
+                    history = list(self._pool.states[one.slot])
+                assert len(one.sampled) == one.row.samples
+                ahead = self._ahead if one.row.samples == 1 else 1
+                drawn += [Drawn(self._draw(fork, one.pages, history, ahead)) for fork in one.sampled]
         return drawn
 
-    def _draw(self, one: Completion, history: list[int], ahead: int) -> tuple[int, ...]:
+    def _draw(self, one: Completion, pages: list[int], history: list[int], ahead: int) -> tuple[int, ...]:
         tokens: list[int] = []
-        room = len(one.pages) * self._pool.layout.page_size - len(history)
+        room = len(pages) * self._pool.layout.page_size - len(history)
         while True:
-            number = uniform(one.seed, one.output_count + len(tokens))
+            number = uniform(one.seed, len(history) - one.prompt_len + len(tokens))
             tokens.append(next_token(history + tokens, number, self._vocab_size))
             if len(tokens) == ahead or len(tokens) > room:
+                self._last[one] = tokens[-1]
                 return tuple(tokens)
-            self._write(one.pages, len(history) + len(tokens) - 1, tokens[-1:])
+            self._write(pages, len(history) + len(tokens) - 1, tokens[-1:])
+
+    def _check_owner(self, pages: list[int], row: Row) -> None:
+        size = self._pool.layout.page_size
+        for page in pages[row.start // size : (row.end - 1) // size + 1]:
+            assert self._pool.refcount(page) == 1, "a shared page is written to"
 
     def _write(self, pages: list[int], start: int, tokens: list[int]) -> None:
         size = self._pool.layout.page_size
         for offset, slot in enumerate(slots(pages, size, start, len(tokens))):
-            assert self._pool.refcount(slot // size) == 1, "a shared page is written to"
             self._pool.content[slot] = (start + offset, tokens[offset])
 
     def _read(self, pages: list[int], count: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from anychip.engine.admission import SchedulerConfig
 from anychip.engine.batch import Batch
 from anychip.engine.request import GenerateRequest, SamplingParams, TokenEvent
 from anychip.engine.scheduler import Scheduler
+from anychip.engine.step_plan import Drawn
 from support.fake_pool import FakeModel, FakePool, expected_output
 
 VOCAB = 11
@@ -42,6 +44,7 @@ class Bench:
         self.requests: dict[str, GenerateRequest] = {}
         self.tokens: dict[tuple[str, int], list[int]] = {}
         self.last: dict[tuple[str, int], TokenEvent] = {}
+        self.flights: deque[tuple[Batch, Callable[[], list[Drawn]]]] = deque()  # submitted, not yet run
 
     def be_hopeful(self) -> None:
         """Admit as if outputs were nearly always short, so that memory runs out and sequences are retracted."""
@@ -57,19 +60,40 @@ class Bench:
         self.requests[name] = request
 
     def step(self, between: Callable[[], object] | None = None) -> Batch | None:
-        """One step; `between` runs while the batch is in flight."""
-        batch = self.scheduler.schedule()
-        self.scheduler.check_invariants()
-        if batch is None:
+        """One step; `between` runs while the batch is in flight, with overlap perhaps another behind it."""
+        if not self.flights:
+            self.submit()
+        if not self.flights:
             assert not self.scheduler.has_work
             return None
-        drawn = self.model.step(batch)
+        self.submit()
+        return self.commit(between)
+
+    def commit(self, between: Callable[[], object] | None = None) -> Batch:
+        """Run the first step in flight and take its tokens."""
+        batch, run = self.flights.popleft()
+        drawn = run()  # as late as can be: what it writes comes after all that the host did to its books meanwhile
         if between is not None:
             between()
             self.scheduler.check_invariants()
         self.take(self.scheduler.commit(batch, drawn))
+        self._drop_idle()
         self.scheduler.check_invariants()
         return batch
+
+    def submit(self) -> None:
+        """Schedule what can be scheduled now."""
+        batch = self.scheduler.schedule()
+        self.scheduler.check_invariants()
+        if batch is not None:
+            self.flights.append((batch, self.model.submit(batch)))
+
+    def _drop_idle(self) -> None:
+        """Nobody waits for the steps in flight; the device runs them all the same."""
+        if not self.scheduler.has_work:
+            self.scheduler.discard()
+            while self.flights:
+                self.flights.popleft()[1]()
 
     def take(self, events: list[TokenEvent]) -> None:
         for event in events:

@@ -159,8 +159,9 @@ class Device(ABC):
         """(optional) Copy `src` to `dst`, between host and device or within one. Default: Tensor.copy_, in order.
 
         With a stream it is queued there; without one it follows everything that ran without a stream. When it returns,
-        a host tensor is no longer needed as a source and is complete as a target. What can't be copied raises here or
-        at the next synchronize. Views that overlap are refused, or copied as if through a third.
+        a host tensor is no longer needed as a source and is complete as a target. A copy from the host should not wait
+        for what it follows, where streams are asynchronous: steps are submitted while others run. What can't be copied
+        raises here or at the next synchronize. Views that overlap are refused, or copied as if through a third.
         """
         dst.copy_(src)
 
@@ -171,6 +172,13 @@ class Device(ABC):
         """
         message = f"device {self.torch_device}: {type(self).__name__}.delay is missing; async_streams needs it"
         raise NotImplementedError(message)
+
+    def record(self) -> Event:
+        """(optional) An event behind everything that ran without a stream; waits for nothing itself.
+
+        Default: one that is done, which is right where such work is done when its call returns.
+        """
+        return HostEvent()
 
     def create_stream(self, priority: int = 0) -> Stream:
         """(optional) A new stream; a lower priority number runs first. Default: one that runs in order, at once."""

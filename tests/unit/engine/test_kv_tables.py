@@ -33,7 +33,7 @@ def test_pages_needed_rounds_up() -> None:
 def test_a_full_hit_still_leaves_the_last_token_to_compute() -> None:
     tables = KVTables(FakePool(10, 2), prefix_cache=True)
     first = opened(tables, [1, 2, 3, 4])
-    first.computed = 4
+    first.computed = first.scheduled = 4
     tables.close(first, keep=True)
     second = opened(tables, [1, 2, 3, 4])
     assert second.computed == 2
@@ -44,7 +44,7 @@ def test_forks_share_pages_and_all_but_the_last_writer_copy() -> None:
     pool = FakePool(10, 4)
     tables = KVTables(pool, prefix_cache=False)
     parent = opened(tables, [1, 2, 3, 4, 5])
-    parent.computed = 5
+    parent.computed = parent.scheduled = 5
     forks = [sequence([1, 2, 3, 4, 5]) for _ in range(2)]
     for fork in forks:
         tables.share(parent, fork)
@@ -64,7 +64,7 @@ def test_forks_share_pages_and_all_but_the_last_writer_copy() -> None:
 def test_a_fork_at_a_page_boundary_copies_nothing() -> None:
     tables = KVTables(FakePool(10, 4), prefix_cache=True)
     parent = opened(tables, [1, 2, 3, 4])
-    parent.computed = 4
+    parent.computed = parent.scheduled = 4
     tables.publish(parent)
     fork = sequence([1, 2, 3, 4])
     tables.share(parent, fork)
@@ -78,7 +78,7 @@ def test_publishing_what_is_cached_already_swaps_own_pages_for_the_trees() -> No
     pool = FakePool(10, 2)
     tables = KVTables(pool, prefix_cache=True)
     first, second = opened(tables, [1, 2, 3, 4, 5]), opened(tables, [1, 2, 3, 4, 6])
-    first.computed = second.computed = 4
+    first.computed = first.scheduled = second.computed = second.scheduled = 4
     tables.publish(first)
     version = second.table_version
     own = second.pages[:2]
@@ -93,7 +93,7 @@ def test_only_computed_full_pages_are_published() -> None:
     pool = FakePool(10, 2)
     tables = KVTables(pool, prefix_cache=True)
     first = opened(tables, [1, 2, 3, 4, 5, 6])
-    first.computed = 3
+    first.computed = first.scheduled = 3
     tables.close(first, keep=True)
     assert tables.match(sequence([1, 2, 3, 4, 5, 6])).pages == 1
     assert pool.stats().pages_used == 1
@@ -103,7 +103,7 @@ def test_doubtful_content_is_not_published() -> None:
     pool = FakePool(10, 2)
     tables = KVTables(pool, prefix_cache=True)
     first = opened(tables, [1, 2, 3, 4, 5, 6])
-    first.computed = 5
+    first.computed = first.scheduled = 5
     tables.close(first, keep=False)
     assert pool.stats().pages_used == 0
 
@@ -112,7 +112,7 @@ def test_a_failed_opening_holds_nothing() -> None:
     pool = FakePool(4, 1)
     tables = KVTables(pool, prefix_cache=True)
     first = opened(tables, [1, 2])
-    first.computed = 1
+    first.computed = first.scheduled = 1
     tables.close(first, keep=True)
     second = sequence([1, 2, 3, 4, 5, 6])
     with pytest.raises(KVPoolExhausted):
@@ -124,7 +124,7 @@ def test_a_failed_opening_holds_nothing() -> None:
 def test_opening_pages_foretells_what_opening_takes() -> None:
     tables = KVTables(FakePool(10, 1), prefix_cache=True)
     first = opened(tables, [1, 2, 3, 4])
-    first.computed = 3
+    first.computed = first.scheduled = 3
     tables.close(first, keep=True)
     second = sequence([1, 2, 9, 9, 9])
     match = tables.match(second)

@@ -27,7 +27,7 @@ def opened(tables: KVTables, tokens: list[int], forks: int = 0) -> Sequence:
 def computed(tables: KVTables, tokens: list[int], count: int) -> Sequence:
     """Opened, and its first tokens computed in one chunk."""
     new = opened(tables, tokens)
-    new.computed = count
+    new.computed = new.scheduled = count
     tables.publish(new)
     tables.snapshot(new)
     return new
@@ -71,7 +71,7 @@ def test_a_sequence_with_a_cached_prefix_begins_with_a_copy_of_its_snapshot() ->
 def test_a_prefix_is_of_use_only_as_far_as_a_snapshot_reaches() -> None:
     tables = made()
     first = computed(tables, [1, 2, 3, 4, 5, 6, 7, 8, 9], 4)
-    first.computed = 8
+    first.computed = first.scheduled = 8
     tables.publish(first)  # pages without a snapshot behind them
     assert tables.match(sequence([1, 2, 3, 4, 5, 6, 7])).pages == 2
     assert tables.match(sequence([1, 2, 3, 4, 9])).pages == 2
@@ -109,7 +109,7 @@ def test_a_fork_gets_a_copy_in_the_slot_that_was_taken_for_it() -> None:
     assert free(tables) == 1
     slots = [fork.slot for fork in parent.forks]
     tables.take_state_ops()
-    parent.computed = 3
+    parent.computed = parent.scheduled = 3
     for fork in parent.forks:
         tables.share(parent, fork)
     assert tables.take_state_ops() == tuple(CopySlot(parent.slot, slot) for slot in slots)
@@ -157,7 +157,7 @@ def test_a_new_snapshot_makes_a_match_longer() -> None:
     tables = made()
     assert tables.cache is not None
     first = opened(tables, [1, 2, 3])
-    first.computed = 2
+    first.computed = first.scheduled = 2
     tables.publish(first)
     version = tables.cache.version
     tables.snapshot(first)
@@ -170,13 +170,13 @@ def test_chunks_end_behind_the_last_page_before_the_last_token_and_where_prompts
     tables = made()
     first = opened(tables, [1, 2, 3, 4, 5, 6])
     assert [tables.chunk_end(first, end) for end in (1, 3, 4, 5, 6)] == [1, 3, 4, 4, 4]
-    first.computed = 5
+    first.computed = first.scheduled = 5
     assert tables.chunk_end(first, 6) == 6
     tables.close(first, keep=True)
     second = opened(tables, [1, 2, 9, 9, 9, 9])
     assert second.computed == 0
     assert tables.chunk_end(second, 6) == 2
-    second.computed = 2
+    second.computed = second.scheduled = 2
     assert tables.chunk_end(second, 6) == 4
 
 

@@ -1,7 +1,8 @@
 """Scheduler, tree and pool under everything at once, compared with a pure function.
 
 Arrivals with shared prefixes, forks, aborts at any moment, tiny pools. After each step the invariants hold; in the end
-every output is right and every page and slot free. With slots, the model keeps a state per sequence.
+every output is right and every page and slot free. With slots, the model keeps a state per sequence; with overlap, a
+step is scheduled while the one before it runs, and runs as late as can be.
 """
 
 import random
@@ -31,6 +32,7 @@ def parameters(draw: st.DrawFn) -> dict[str, Any]:
         "min_tokens": 0 if max_tokens is None else draw(st.integers(0, max_tokens)),
         "ignore_eos": draw(st.booleans()),
         "stop_token_ids": draw(st.sampled_from([(), (8,), (8, 9)])),
+        "presence_penalty": draw(st.sampled_from([0.0, 0.0, 0.0, 1.0])),
     }
 
 
@@ -46,6 +48,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         shared=st.sampled_from([1, 4, 32]),
         hopeful=st.booleans(),
         slots=st.sampled_from([0, 0, 3, 4, 9]),
+        overlap=st.booleans(),
     )
     def start(
         self,
@@ -59,6 +62,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         shared: int,
         hopeful: bool,
         slots: int,
+        overlap: bool,
     ) -> None:
         self.bench = Bench(
             config(
@@ -70,6 +74,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 policy=policy,
                 prefix_cache=prefix_cache,
                 shared_prefix_tokens=shared,
+                overlap=overlap,
             ),
             pages=-(-pool_slots // page_size),
             slots=slots,
@@ -145,7 +150,7 @@ TestSchedulerMachine.settings = settings(
 )
 
 
-def random_bench(random_: random.Random, seed: int, slots: Sequence[int]) -> Bench:
+def random_bench(random_: random.Random, seed: int, slots: Sequence[int], overlap: bool) -> Bench:
     page_size = random_.choice([1, 3, 16])
     settings_ = config(
         chunked_prefill_size=random_.choice([1, 3, 7, 64]),
@@ -154,33 +159,42 @@ def random_bench(random_: random.Random, seed: int, slots: Sequence[int]) -> Ben
         policy=random_.choice(["lpm", "fcfs"]),
         prefix_cache=seed % 3 != 0,
         shared_prefix_tokens=4,
+        overlap=overlap,
     )
     bench = Bench(settings_, random_.randrange(60, 200) // page_size, slots=random_.choice(slots))
     bench.be_hopeful()
     return bench
 
 
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize(("slots", "hits_min"), [((0,), 200), ((4, 8, 30), 100)])
-def test_two_thousand_random_steps_lose_nothing_and_change_no_output(slots: Sequence[int], hits_min: int) -> None:
-    steps = retractions = hits = 0
+def test_two_thousand_random_steps_lose_nothing_and_change_no_output(
+    slots: Sequence[int], hits_min: int, overlap: bool
+) -> None:
+    steps = retractions = hits = ahead = 0
     seed = 0
     while steps < 2000:
         seed += 1
         random_ = random.Random(seed)
-        bench = random_bench(random_, seed, slots)
+        bench = random_bench(random_, seed, slots, overlap)
         for number in range(40):
             prompt = random_.choice(PREFIXES) + [random_.randrange(3) for _ in range(random_.randrange(1, 12))]
             n = random_.choice([1, 1, 1, 2, 3])
-            bench.add(str(number), prompt, seed=number, n=n, max_tokens=random_.choice([1, 8, 30, None]))
-            if bench.requests[str(number)].params.max_tokens is None:
+            max_tokens = random_.choice([1, 8, 30, None])
+            stops = (number,) if number < 11 else ()
+            bench.add(str(number), prompt, seed=number, n=n, max_tokens=max_tokens, stop_token_ids=stops)
+            if max_tokens is None:
                 bench.abort(str(random_.randrange(number + 1)))
             for _ in range(random_.randrange(5)):
                 bench.step()
                 steps += 1
         steps += bench.drain()
         bench.check_outputs()
-        retractions += bench.scheduler.stats().retractions
-        hits += bench.scheduler.stats().cached_tokens
+        stats = bench.scheduler.stats()
+        retractions += stats.retractions
+        hits += stats.cached_tokens
+        ahead += stats.steps_ahead
         bench.check_empty()
     assert retractions > 20
     assert hits > hits_min  # fewer with slots: a prefix needs a snapshot
+    assert (ahead > 700) if overlap else (ahead == 0)

@@ -13,21 +13,22 @@ class Wider(SchedulerPlan):
     """With keys that no line is written for."""
 
     ageing_steps: Decision[int]
-    overlap: bool
+    eager: bool
     reserve: float | None
 
 
 def test_a_new_key_of_the_scheduler_is_shown():
     plan = plan_of(make_recipe("/models/m", scheduler={"prefix_cache": False}), tiny_config(), stub_backend())
-    more = {"ageing_steps": Decision(1, "auto: few"), "overlap": True, "reserve": None}
+    more = {"ageing_steps": Decision(1, "auto: few"), "eager": True, "reserve": None}
     wider = replace(plan, scheduler=Wider(**vars(plan.scheduler), **more))
     shown = as_json(wider)["scheduler"]
     assert shown == {
         **as_json(plan)["scheduler"],
         "ageing_steps": {"value": 1, "reason": "auto: few"},
-        "overlap": True,
+        "eager": True,
         "reserve": None,
     }
     assert shown["kv_dtype"] == "float32"
     [line] = [line for line in as_text(wider).splitlines() if line.strip().startswith("policy")]
-    assert line.split("  ")[-1].strip() == "lpm, prefix cache off, ageing steps 1 (auto: few), overlap on, reserve none"
+    words = line.split("  ")[-1].strip().replace("overlap off (auto: the device computes while the host waits), ", "")
+    assert words == "lpm, prefix cache off, ageing steps 1 (auto: few), eager on, reserve none"

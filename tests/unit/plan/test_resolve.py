@@ -351,6 +351,21 @@ def test_emulation_needs_a_backend_with_an_emulator(tmp_path):
         make_plan(make_recipe(present, backend={"emulate": True}))
 
 
+@pytest.mark.parametrize(
+    ("asynchronous", "said", "word"),
+    [
+        (True, {}, "on (auto: the device has asynchronous streams)"),
+        (False, {}, "off (auto: the device computes while the host waits)"),
+        (True, {"overlap": False}, "off (scheduler.overlap)"),
+        (False, {"overlap": True}, "on (scheduler.overlap)"),
+    ],
+)
+def test_steps_overlap_where_streams_are_asynchronous_or_the_recipe_says_so(asynchronous, said, word):
+    plan = planned(scheduler=said, backend=stub_backend(async_streams=asynchronous))
+    assert plan.scheduler.overlap.value is word.startswith("on")
+    assert f", overlap {word}" in as_text(plan)
+
+
 @pytest.mark.parametrize(("asynchronous", "word"), [(True, "asynchronous"), (False, "synchronous: the host waits")])
 def test_a_plan_names_a_device_without_streams_of_its_own(asynchronous, word):
     plan = planned(backend=stub_backend(async_streams=asynchronous))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from anychip.engine.request import TokenEvent
 from anychip.engine.sequence import Sequence
+from anychip.engine.step_plan import Drawn
 
 
 def accept(
@@ -16,12 +18,12 @@ def accept(
         How many were appended, and why the sequence ends, if it does; with "stop", because of the last of them.
 
     Raises:
-        ValueError: there are none, or the sequence's pages can't hold their entries.
+        ValueError: there are none, or the sequence's pages can't hold their entries, or a step was scheduled behind the
+            first of several.
     """
     if len(tokens) != 1:
         _check_room(sequence, tokens, page_size)
-    output, limit = sequence.tokens, sequence.output_limit
-    limit = length_max if limit is None else min(length_max, sequence.prompt_len + limit)
+    output, limit = sequence.tokens, length_limit(sequence, length_max)
     before, is_end = len(output), False
     for token in tokens:
         is_end = sequence.ends_with(token)
@@ -29,13 +31,36 @@ def accept(
         if is_end or len(output) >= limit:
             break
     count = len(output) - before
-    sequence.computed += count - 1
+    if count > 1:
+        sequence.computed += count - 1
+        sequence.scheduled = sequence.computed
     if is_end:
         return count, "stop"
     return count, "length" if len(output) >= limit else None
 
 
+def length_limit(sequence: Sequence, length_max: int) -> int:
+    """With how many tokens, the prompt's included, a sequence ends whatever they are."""
+    limit = sequence.output_limit
+    return length_max if limit is None else min(length_max, sequence.prompt_len + limit)
+
+
+def event_of(sequence: Sequence, drawn: Drawn, count: int, reason: Literal["stop", "length"] | None) -> TokenEvent:
+    """What the first `count` of the drawn tokens mean for whoever reads the sequence."""
+    tokens = drawn.tokens
+    if reason == "stop":
+        shown = count - 1
+        return sequence.event(list(tokens[:shown]), stop_token_id=tokens[shown], logprobs=drawn.logprobs[:shown])
+    return sequence.event([*tokens[:count]], None, None, drawn.logprobs[:count])
+
+
 def _check_room(sequence: Sequence, tokens: tuple[int, ...], page_size: int) -> None:
+    if sequence.scheduled != sequence.computed:
+        message = (
+            f"a runner drew {len(tokens)} tokens at once for {sequence!r}, behind which a step runs already that takes "
+            "them for one: expected is one, or a scheduler without overlap"
+        )
+        raise ValueError(message)
     room = len(sequence.pages) * page_size - sequence.computed
     if not 1 <= len(tokens) <= room + 1:
         message = (
@@ -45,4 +70,4 @@ def _check_room(sequence: Sequence, tokens: tuple[int, ...], page_size: int) -> 
         raise ValueError(message)
 
 
-__all__ = ["accept"]
+__all__ = ["accept", "event_of", "length_limit"]

@@ -29,6 +29,7 @@ class SchedulerConfig:
     page_size: int
     vocab_size: int
     eos_token_ids: tuple[int, ...] = ()
+    overlap: bool = False  #: a step may be scheduled while the one before it runs
     shared_prefix_tokens: int = 32  #: lpm: wait for a running prefill only where it saves so many tokens
 
     def __post_init__(self) -> None:

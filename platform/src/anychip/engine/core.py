@@ -1,21 +1,27 @@
-"""The engine's heart: schedule, plan, run, commit. Knows the step; knows no tensor, no process and no text."""
+"""The engine's heart: schedule, plan, run, commit. Knows the step; knows no tensor, no process and no text.
+
+Where the scheduler allows it, the next step is scheduled and submitted before anybody waits for the one that runs.
+"""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from typing import NamedTuple
 
 import structlog
 
 from anychip.engine.admission import SchedulerConfig
+from anychip.engine.batch import Batch
 from anychip.engine.laps import STEP_PARTS, Laps
 from anychip.engine.loader import LoadedModel, Report, load_model
 from anychip.engine.messages import ModelFacts, Progress
 from anychip.engine.model_facts import model_facts
 from anychip.engine.pace import Pace
 from anychip.engine.request import GenerateRequest, SamplingParams, TokenEvent
-from anychip.engine.runner import Runner
+from anychip.engine.runner import Pending, Runner
 from anychip.engine.scheduler import Scheduler
 from anychip.engine.step_planner import StepPlanner
 from anychip.plan.make import prepare
@@ -30,6 +36,14 @@ WARM_UP_ID = "warm-up"
 MEASURED_TOKENS = 64  #: of the prompt by which the pace of prompts is measured; few cost more each than many
 
 
+class _Flight(NamedTuple):
+    """A step that was submitted and not committed."""
+
+    batch: Batch
+    pending: Pending
+    started_s: float  #: when it was begun to be scheduled
+
+
 class EngineCore:
     """Owns the device. Not thread safe: one loop drives it."""
 
@@ -41,6 +55,8 @@ class EngineCore:
         self._planner = StepPlanner()
         self._runner = Runner(model)
         self._laps = self._runner.laps
+        self._flights: deque[_Flight] = deque()
+        self._last_result_s = 0.0
 
     @property
     def model(self) -> ModelFacts:
@@ -58,24 +74,26 @@ class EngineCore:
         self._scheduler.add(request)
 
     def abort(self, request_id: str) -> list[TokenEvent]:
-        return self._scheduler.abort(request_id)
+        events = self._scheduler.abort(request_id)
+        self._drop_idle()
+        return events
 
     def step(self) -> list[TokenEvent]:
-        """One forward over all running sequences; what it brought."""
-        laps = self._laps
-        laps.start()
-        batch = self._scheduler.schedule()
-        if batch is None:
+        """One forward over all running sequences; what it brought. Another may run when this returns."""
+        self._laps.start()
+        if not self._flights and not self._submit():
             return []
-        plan = self._planner.plan(batch)
-        laps.lap("schedule")
-        result = self._runner.submit(plan).wait()
-        events = self._scheduler.commit(batch, result.drawn)
-        laps.lap("commit")
-        self._pace.observe(batch.decode_rows, batch.tokens - batch.decode_rows, laps.since_start_s)
+        self._submit()  # what comes behind it, if that can be said already: the device goes on meanwhile
+        flight = self._flights.popleft()
+        result = flight.pending.wait()
+        events = self._scheduler.commit(flight.batch, result.drawn)
+        self._laps.lap("commit")
+        self._observe(flight)
+        self._drop_idle()
         return events
 
     def fail_all(self, reason: str) -> list[TokenEvent]:
+        self._flights.clear()
         return self._scheduler.fail_all(reason)
 
     def flush_cache(self) -> bool:
@@ -95,6 +113,30 @@ class EngineCore:
             **self._weight_errors(),
             "device_bytes_free": float(self._model.device.memory().bytes_free),
         }
+
+    def _submit(self) -> bool:
+        """Start the next step, if there is one that can be scheduled now."""
+        started_s = time.perf_counter()
+        batch = self._scheduler.schedule()
+        if batch is None:
+            return False
+        plan = self._planner.plan(batch)
+        self._laps.lap("schedule")
+        self._flights.append(_Flight(batch, self._runner.submit(plan), started_s))
+        return True
+
+    def _observe(self, flight: _Flight) -> None:
+        """Tell the pace how long a step took: from the result before it on, where it was submitted earlier."""
+        now_s, batch = time.perf_counter(), flight.batch
+        seconds = now_s - max(flight.started_s, self._last_result_s)
+        self._last_result_s = now_s
+        self._pace.observe(batch.decode_rows, batch.tokens - batch.decode_rows, seconds)
+
+    def _drop_idle(self) -> None:
+        """Forget a step whose sequences have all ended. It runs on; what is submitted later comes behind it."""
+        if self._flights and not self._scheduler.has_work:
+            self._flights.clear()
+            self._scheduler.discard()
 
     def _weight_errors(self) -> dict[str, float]:
         """How far quantized matrices are from their numbers, relative; nothing where none is quantized."""

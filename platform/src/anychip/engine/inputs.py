@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from itertools import accumulate
 
@@ -22,11 +23,18 @@ class InputBuilder:
     Args:
         groups: the model's states; all paged ones have one page table, all slot ones the same slots.
         limits: the most of one step.
+        to_device: brings a host tensor to the device without waiting for it; None: torch's way.
     """
 
-    def __init__(self, page_size: int, groups: SequenceOf[StateGroup], limits: StepLimits) -> None:
+    def __init__(
+        self,
+        page_size: int,
+        groups: SequenceOf[StateGroup],
+        limits: StepLimits,
+        to_device: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> None:
         self._page_size = page_size
-        self._device = limits.device
+        self._to_device = to_device or (lambda values: values.to(limits.device))
         self._is_slot = [group.spec.kind == "slot" for group in groups]
         self._page_rows = PageRows(page_size, limits.rows, limits.pages)
         self._last: Step | None = None
@@ -161,7 +169,7 @@ class InputBuilder:
         tokens[2] = pages[places // size - start // size] * size + places % size
 
     def _tensor(self, values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> torch.Tensor:
-        return torch.from_numpy(values).to(self._device)
+        return self._to_device(torch.from_numpy(values))
 
 
 __all__ = ["InputBuilder"]

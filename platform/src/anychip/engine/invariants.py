@@ -42,17 +42,19 @@ def _sequences(tables: KVTables, running: list[Sequence], waiting: list[Sequence
     if len({id(sequence) for sequence in [*running, *waiting]}) != len(running) + len(waiting):
         yield "a sequence is in two lists"
     for sequence in waiting:
-        if sequence.state is not State.WAITING or sequence.pages or sequence.node is not None or sequence.computed:
+        if sequence.state is not State.WAITING or sequence.pages or sequence.node is not None or sequence.scheduled:
             yield f"{sequence!r} waits, and holds something"
     for sequence in running:
         if sequence.state is not State.RUNNING:
             yield f"{sequence!r} is not running"
         if not 0 <= sequence.computed < len(sequence.tokens):
             yield f"{sequence!r} has nothing left to compute"
+        if not sequence.computed <= sequence.scheduled <= len(sequence.tokens) + 1:
+            yield f"{sequence!r} is scheduled up to {sequence.scheduled}"
         if (
-            not tables.pages_needed(sequence.computed)
+            not tables.pages_needed(sequence.scheduled)
             <= len(sequence.pages)
-            <= tables.pages_needed(len(sequence.tokens))
+            <= tables.pages_needed(max(len(sequence.tokens), sequence.scheduled))
         ):
             yield f"{sequence!r} holds the wrong number of pages"
         if sequence.cached_tokens >= sequence.prompt_len:

@@ -84,7 +84,7 @@ class KVTables:
         except (KVPoolExhausted, SlotsExhausted):
             self.close(sequence, keep=False)
             raise
-        sequence.computed = sequence.cached_pages * self.page_size
+        sequence.computed = sequence.scheduled = sequence.cached_pages * self.page_size
         sequence.table_version += 1
 
     def growth(self, sequences: Iterable[Sequence]) -> int:
@@ -92,9 +92,9 @@ class KVTables:
         count = 0
         leaving: dict[int, int] = {}  # shared page: how many of its holders will have gone to a copy
         for sequence in sequences:
-            if sequence.computed < sequence.owned:
+            if sequence.scheduled < sequence.owned:
                 continue
-            index = sequence.computed // self.page_size
+            index = sequence.scheduled // self.page_size
             if index == len(sequence.pages):
                 count += 1
                 continue
@@ -107,9 +107,9 @@ class KVTables:
 
     def grow(self, sequence: Sequence) -> Copy | None:
         """Make the page of the next token the sequence's own. Returns the copy that must come before the write."""
-        if sequence.computed < sequence.owned:
+        if sequence.scheduled < sequence.owned:
             return None
-        index = sequence.computed // self.page_size
+        index = sequence.scheduled // self.page_size
         sequence.owned = (index + 1) * self.page_size
         if index == len(sequence.pages):
             sequence.pages += self._take(1)
@@ -128,7 +128,7 @@ class KVTables:
         pages = parent.pages[: self.pages_needed(parent.computed)]
         self.pool.retain(pages)
         child.pages = pages
-        child.computed = parent.computed
+        child.computed = child.scheduled = parent.computed
         child.cached_pages = parent.cached_pages
         child.node = parent.node
         child.table_version += 1
@@ -172,7 +172,7 @@ class KVTables:
         if self.slots is None or self.cache is None:
             return end
         last = (len(sequence.tokens) - 1) // self.page_size * self.page_size
-        return min(mark for mark in (sequence.shared_tokens, last, end) if mark > sequence.computed)
+        return min(mark for mark in (sequence.shared_tokens, last, end) if mark > sequence.scheduled)
 
     def take_state_ops(self) -> tuple[StateOp, ...]:
         """What must happen to slots before the next forward; the caller has to do it."""
@@ -193,7 +193,7 @@ class KVTables:
         self.pool.free(sequence.pages)
         sequence.node = None
         sequence.pages = []
-        sequence.cached_pages = sequence.computed = sequence.owned = 0
+        sequence.cached_pages = sequence.computed = sequence.scheduled = sequence.owned = 0
         sequence.table_version += 1
 
     def flush(self) -> None:

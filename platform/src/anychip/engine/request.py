@@ -33,6 +33,11 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     n: int = 1  #: completions of the one prompt
     logprobs: int | None = None  #: None: not wanted; n: of each chosen token and the n likeliest of its place
 
+    @property
+    def is_penalised(self) -> bool:
+        """Whether what was said counts when the next token is chosen."""
+        return bool(self.repetition_penalty != 1.0 or self.presence_penalty or self.frequency_penalty)
+
 
 class GenerateRequest(msgspec.Struct, frozen=True):
     id: str

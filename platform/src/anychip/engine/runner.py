@@ -18,6 +18,8 @@ from anychip.engine.page_rows import PageTable
 from anychip.engine.sampler import Chosen, Sampler
 from anychip.engine.state_ops import ClearSlot, StateOp
 from anychip.engine.step_plan import AnyStepPlan, Continuation, Draw, Drawn, RowPlan, StepPlan, StepResult
+from anychip.engine.transfers import Transfers
+from anychip_sdk.device import Event
 from anychip_sdk.kv import KVPool
 from anychip_sdk.step import Step
 
@@ -35,21 +37,27 @@ class _Held:
 class Pending:
     """A step that was submitted; its tokens may not be there yet."""
 
-    __slots__ = ("_chosen", "_draws", "_number", "_runner")
+    __slots__ = ("_chosen", "_done", "_draws", "_number", "_runner")
 
-    def __init__(self, runner: Runner, number: int, draws: SequenceOf[Draw], chosen: Chosen | None) -> None:
+    def __init__(
+        self, runner: Runner, number: int, draws: SequenceOf[Draw], chosen: Chosen | None, done: Event | None
+    ) -> None:
         self._runner = runner
         self._number = number
         self._draws = draws
         self._chosen = chosen
+        self._done = done
 
     def wait(self) -> StepResult:
-        """The step's result, when the device has it. To be called once."""
-        return StepResult(self._number, self._runner.finish(self._draws, self._chosen))
+        """The step's result, when the device has it, whatever was submitted behind it. To be called once, or never."""
+        return StepResult(self._number, self._runner.finish(self._draws, self._chosen, self._done))
 
 
 class Runner:
-    """One model on one device. Not thread safe; plans are submitted in order, each after the last one's result.
+    """One model on one device. Not thread safe.
+
+    Plans are submitted in order, results waited for in the same order. A plan may come before the result of the one
+    before it, unless it draws for a sequence that is penalised: the token isn't counted before the result is there.
 
     Args:
         model: stays the caller's to close.
@@ -60,8 +68,10 @@ class Runner:
         limits = step_limits(plan, model.device)
         self.laps = Laps(STEP_PARTS)  #: marks the inputs, the forward and the sampling of each step
         self._model = model
-        self._inputs = InputBuilder(plan.scheduler.page_size.value, plan.graph.groups, limits)
-        self._sampler = Sampler(plan.engine_ops, limits.device)
+        self._transfers = Transfers(model.device)
+        to_device = self._transfers.to_device
+        self._inputs = InputBuilder(plan.scheduler.page_size.value, plan.graph.groups, limits, to_device)
+        self._sampler = Sampler(plan.engine_ops, limits.device, to_device)
         self._held: dict[int, _Held] = {}
         self._free = list(range(limits.rows))  # places of last tokens
         self._last = torch.zeros(limits.rows, dtype=torch.int64, device=limits.device)
@@ -73,7 +83,7 @@ class Runner:
         self._later = 0  # how many steps have continued it
 
     def submit(self, plan: AnyStepPlan) -> Pending:
-        """Start a step.
+        """Start a step; on a device with asynchronous streams, without waiting for it or for one before it.
 
         Raises:
             ValueError: the plan builds on one that this runner didn't get.
@@ -84,7 +94,7 @@ class Runner:
             logits = self._model.forward(step)
             self.laps.lap("forward")
             chosen = self._choose(logits) if self._draws else None
-        return Pending(self, plan.number, self._draws, chosen)
+        return Pending(self, plan.number, self._draws, chosen, self._transfers.mark())
 
     def _begun(self, plan: StepPlan) -> Step:
         parents = [row.parent for row in plan.rows if row.parent is not None]
@@ -111,13 +121,10 @@ class Runner:
         self._later += 1
         return self._inputs.advance(self._tables, self._newest)
 
-    def finish(self, draws: SequenceOf[Draw], chosen: Chosen | None) -> list[Drawn]:
+    def finish(self, draws: SequenceOf[Draw], chosen: Chosen | None, done: Event | None) -> list[Drawn]:
         """Wait for a step's tokens: the second half of `submit`, for its Pending."""
-        if chosen is None:
-            self._model.device.synchronize()
-            drawn = []
-        else:
-            drawn = self._sampler.take(draws, chosen)
+        self._transfers.wait(done)
+        drawn = [] if chosen is None else self._sampler.take(draws, chosen.moved(self._transfers.to_host))
         self.laps.lap("sample")
         return drawn
 
@@ -162,14 +169,14 @@ class Runner:
 
     def _choose(self, logits: torch.Tensor) -> Chosen:
         if len(self._draws) != logits.shape[0]:  # forks: one row of logits for several completions
-            logits = logits.repeat_interleave(torch.tensor(self._repeats, device=logits.device), dim=0)
+            logits = logits.repeat_interleave(self._transfers.to_device(torch.tensor(self._repeats)), dim=0)
         chosen = self._sampler(logits, self._draws, self._later)
         self._newest, self._newest_of = chosen.tokens, chosen.sequences
         return chosen
 
     def _places(self, sequences: SequenceOf[int]) -> torch.Tensor:
         places = [(self._held.get(one) or self._hold(one)).place for one in sequences]
-        return torch.tensor(places, dtype=torch.int64, device=self._last.device)
+        return self._transfers.to_device(torch.tensor(places, dtype=torch.int64))
 
 
 def run_state_ops(ops: Iterable[StateOp], pool: KVPool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
 
@@ -33,6 +33,11 @@ class Chosen(NamedTuple):
     tokens: torch.Tensor  #: int64 [draws], on the device
     sequences: list[int]  #: that get them
     scores: list[_Scores]
+
+    def moved(self, move: Callable[[torch.Tensor], torch.Tensor]) -> Chosen:
+        """The same with all tensors elsewhere."""
+        scores = [_Scores(one.rows, move(one.chosen), move(one.top), move(one.top_ids)) for one in self.scores]
+        return Chosen(move(self.tokens), self.sequences, scores)
 
 
 class _Drawn(NamedTuple):
@@ -75,14 +80,22 @@ class Sampler:
     """Applies bias, penalties and the draw, a few rows at a time so that sorting stays small.
 
     It keeps what penalised sequences have said until they are forgotten.
+
+    Args:
+        to_device: brings a host tensor to the device without waiting for it; None: torch's way.
     """
 
-    def __init__(self, ops: Mapping[str, Resolution], device: torch.device) -> None:
+    def __init__(
+        self,
+        ops: Mapping[str, Resolution],
+        device: torch.device,
+        to_device: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> None:
         self._argmax = bound_function(ops["argmax"])
         self._sample = bound_function(ops["sample"])
         self._penalise = bound_function(ops["apply_penalties"])
         self._bias = bound_function(ops["apply_logit_bias"])
-        self._device = device
+        self._to_device = to_device or (lambda values: values.to(device))
         self._histories: dict[int, _History] = {}
         self._draws: SequenceOf[Draw] = ()  # the last ones
         self._group_of: list[int] = []  # whose they are
@@ -110,7 +123,7 @@ class Sampler:
         return Chosen(tokens, self._group_of, scores)
 
     def take(self, draws: SequenceOf[Draw], chosen: Chosen) -> list[Drawn]:
-        """Wait for the tokens of these draws; they count for the next ones."""
+        """The tokens of these draws, from tensors on the host; they count for the next ones."""
         tokens: list[int] = chosen.tokens.tolist()
         if self._histories:
             for draw, token in zip(draws, tokens, strict=True):
@@ -148,7 +161,7 @@ class Sampler:
     def _draw(self, logits: torch.Tensor, draws: SequenceOf[Draw], drawn: _Drawn, later: int) -> torch.Tensor:
         chosen = logits if len(drawn.rows) == len(logits) else logits[drawn.places]
         numbers = np.array([uniform(draws[row].sampling.seed, draws[row].step + later) for row in drawn.rows])
-        picked: torch.Tensor = self._sample(chosen, *drawn.filters, torch.from_numpy(numbers).to(self._device))
+        picked: torch.Tensor = self._sample(chosen, *drawn.filters, self._to_device(torch.from_numpy(numbers)))
         return picked
 
     def _apply_bias(self, logits: torch.Tensor, draws: SequenceOf[Draw], biased: SequenceOf[int], later: int) -> None:
@@ -218,13 +231,13 @@ class Sampler:
         ids = np.full((len(lists), max(1, *map(len, lists), 0)), -1, dtype=np.int64)
         for line, one in zip(ids, lists, strict=True):
             line[: len(one)] = one
-        return torch.from_numpy(ids).to(self._device)
+        return self._to_device(torch.from_numpy(ids))
 
     def _ids(self, values: SequenceOf[int]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self._device)
+        return self._to_device(torch.tensor(values, dtype=torch.int64))
 
     def _floats(self, values: SequenceOf[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=self._device)
+        return self._to_device(torch.tensor(values, dtype=torch.float32))
 
 
 def _a_few(rows: list[int]) -> list[list[int]]:

@@ -1,8 +1,8 @@
 """Decide which tokens go through the model next. Knows tokens, pages and order; knows nothing of tensors or devices.
 
-`schedule` makes the batch of one step, `commit` takes its tokens; between the two only `add`, `abort` and `fail_all`
-may come. A step computes every running decode and up to `chunked_prefill_size` tokens of prompts, fewer where decodes
-run and the pace bounds them.
+`schedule` makes the batch of one step, `commit` takes its tokens, in the same order; between the two `add`, `abort` and
+`fail_all` may come and, with overlap, the `schedule` of the step behind (see `ahead`). A step computes every running
+decode and up to `chunked_prefill_size` tokens of prompts, fewer where decodes run and the pace bounds them.
 
 Memory. A prompt gets all its pages when it is admitted, a decode one page whenever it begins one. When pages run out,
 unused prefixes are evicted, least recently used first; then the youngest sequence is retracted: its computed pages stay
@@ -17,16 +17,16 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 
 from anychip.engine import invariants
-from anychip.engine.acceptance import accept
+from anychip.engine.acceptance import accept, event_of
 from anychip.engine.admission import OutputEstimate, SchedulerConfig, running_limit, validate
+from anychip.engine.ahead import following, obstacle
 from anychip.engine.batch import Batch, Row
 from anychip.engine.kv_tables import Copy, KVTables
 from anychip.engine.pace import Pace
 from anychip.engine.policy import make_policy
 from anychip.engine.radix_cache import Match
 from anychip.engine.request import FinishReason, GenerateRequest, TokenEvent
-from anychip.engine.seeds import draw_seed
-from anychip.engine.sequence import Sequence, State
+from anychip.engine.sequence import Sequence, State, completions
 from anychip.engine.stats import Counters, SchedulerStats, snapshot
 from anychip.engine.step_plan import Drawn
 from anychip_sdk.errors import QueueFull, RequestInvalid
@@ -55,7 +55,7 @@ class Scheduler:
         self._prefilling: list[Sequence] = []
         self._decoding: list[Sequence] = []
         self._unfinished: dict[str, list[Sequence]] = {}  # by request id
-        self._batch: Batch | None = None  # scheduled, not yet committed
+        self._in_flight: deque[Batch] = deque()  # scheduled, not yet committed
         self._counters = Counters()
 
     @property
@@ -78,20 +78,9 @@ class Scheduler:
             message = f"{len(self._waiting)} requests wait already, the limit is {limit}"
             raise QueueFull(message)
         self._counters.requests += 1
-        base_seed = draw_seed() if request.params.seed is None else request.params.seed
-        first, *others = [
-            Sequence(
-                request,
-                index,
-                order=self._counters.requests,
-                base_seed=base_seed,
-                eos_token_ids=self._config.eos_token_ids,
-            )
-            for index in range(request.params.n)
-        ]
-        first.forks = others
-        self._unfinished[request.id] = [first, *others]
-        self._waiting.append(first)
+        members = completions(request, self._counters.requests, self._config.eos_token_ids)
+        self._unfinished[request.id] = members
+        self._waiting.append(members[0])
 
     def abort(self, request_id: str) -> list[TokenEvent]:
         """End a request, whatever its state; its pages are free, or evictable, at once. Unknown ids are no error."""
@@ -102,35 +91,49 @@ class Scheduler:
 
     def fail_all(self, reason: str) -> list[TokenEvent]:
         """End every request with an error, and cache nothing of what was being computed."""
-        self._batch = None
+        self._in_flight.clear()
         self._tables.distrust_snapshots()
         sequences = [sequence for members in self._unfinished.values() for sequence in members]
         return [self._end(sequence, "error", keep=False).event([], error=reason) for sequence in sequences]
 
+    def discard(self) -> None:
+        """Forget the steps in flight, where nobody waits for a token of theirs: no work is left."""
+        if not self.has_work:
+            self._in_flight.clear()
+
     def schedule(self) -> Batch | None:
-        """The work of the next step; None when there is none."""
-        if self._batch is not None:
-            message = "schedule() was called before the last batch was committed"
-            raise RuntimeError(message)
+        """The work of the next step; None when there is none, or none before a step in flight is committed."""
+        is_ahead, decodes = bool(self._in_flight), self._decoding
+        if is_ahead:
+            if not self._config.overlap:
+                return None
+            decodes = following(self._decoding, self._prefilling, self._max_length)
+            if obstacle(self._in_flight, decodes, self._tables) is not None:
+                return None
         self._estimate.step()
         retractions = self._counters.retractions
-        copies = self._grow_decodes()
-        rows = [Row(sequence, sequence.computed, 1, 1) for sequence in self._decoding]
+        copies = self._grow(decodes)
+        rows = [Row(sequence, sequence.scheduled, 1, 1) for sequence in decodes]
         decode_rows = len(rows)
         budget = self._pace.prompt_tokens(decode_rows)
         for sequence in self._prefilling:
             if budget == 0:
                 break
-            budget -= self._add_chunk(rows, sequence, budget)
+            if sequence.scheduled < len(sequence.tokens):
+                budget -= self._add_chunk(rows, sequence, budget)
         # what was retracted just now would come straight back, unless nothing else is left to run
         if self._waiting and (not rows or retractions == self._counters.retractions):
             self._admit(rows, budget)
         if not rows:
-            self._estimate.idle()
+            if not is_ahead:
+                self._estimate.idle()
             return None
+        for row in rows:
+            row.sequence.scheduled = row.start + row.count
         self._counters.steps += 1
-        self._batch = Batch(tuple(rows), decode_rows, copies, self._tables.take_state_ops())
-        return self._batch
+        self._counters.steps_ahead += is_ahead
+        self._in_flight.append(Batch(tuple(rows), decode_rows, copies, self._tables.take_state_ops()))
+        return self._in_flight[-1]
 
     def commit(self, batch: Batch, drawn: SequenceOf[Drawn]) -> list[TokenEvent]:
         """Take the tokens of a step.
@@ -139,15 +142,15 @@ class Scheduler:
             drawn: for each row in order, as many as it samples; rows of sequences aborted meanwhile too.
 
         Raises:
-            ValueError: it isn't what the batch, which must be the last one, is to be answered with.
+            ValueError: it isn't what the batch, which must be the first in flight, is to be answered with.
         """
-        if batch is not self._batch:
-            message = "commit() expects the batch that schedule() returned last"
+        if not self._in_flight or batch is not self._in_flight[0]:
+            message = "commit() expects the batch that schedule() returned first of those not committed yet"
             raise ValueError(message)
         if len(drawn) != batch.samples:
             message = f"commit() expects {batch.samples} draws for this batch, got {len(drawn)}"
             raise ValueError(message)
-        self._batch = None
+        self._in_flight.popleft()
         events: list[TokenEvent] = []
         decodes = batch.decode_rows  # of one draw each
         for row, one in zip(batch.rows[:decodes], drawn, strict=False):
@@ -182,14 +185,14 @@ class Scheduler:
         """Raises InvariantBroken with everything that is wrong. Walks all pages: for tests and idle times."""
         invariants.check(self._tables, self._prefilling + self._decoding, self._waiting)
 
-    def _grow_decodes(self) -> tuple[Copy, ...]:
+    def _grow(self, decodes: list[Sequence]) -> tuple[Copy, ...]:
         """Give each decode the place for its next token, after retracting as many sequences as that takes."""
         tables = self._tables
-        growing = [sequence for sequence in self._decoding if sequence.computed >= sequence.owned]
+        growing = [sequence for sequence in decodes if sequence.scheduled >= sequence.owned]
         if not growing:
             return ()
         # first all retractions, then all allocations: no page is both given up and copied to in one step
-        while tables.growth(growing) > tables.pages_available:
+        while tables.growth(growing) > tables.pages_available:  # never while a step is in flight
             youngest = max([*self._prefilling, *self._decoding], key=lambda s: (s.order, s.index))
             self._retract(youngest)
             growing = [sequence for sequence in growing if sequence is not youngest]
@@ -207,7 +210,7 @@ class Scheduler:
 
     def _admit(self, rows: list[Row], budget: int) -> None:
         """Begin waiting sequences until the step, the rows or the memory is full; the first too many ends it."""
-        running = self._prefilling + self._decoding
+        running, is_ahead = self._prefilling + self._decoding, bool(self._in_flight)
         rows_free = self._config.max_running_requests - sum(sequence.width for sequence in running)
         if budget == 0 or rows_free <= 0:
             return
@@ -220,7 +223,7 @@ class Scheduler:
                 continue
             future = self._future_pages(sequence, self._tables.pages_needed(len(sequence.tokens)))
             needed = self._tables.opening_pages(sequence, match) + future + reserved
-            if rows and needed > self._tables.pages_available:  # alone it fits: see `validate` and `_max_length`
+            if (rows or is_ahead) and needed > self._tables.pages_available:  # alone it fits: see `_max_length`
                 return
             self._begin(sequence, match)
             reserved += future
@@ -251,9 +254,10 @@ class Scheduler:
 
     def _add_chunk(self, rows: list[Row], sequence: Sequence, budget: int) -> int:
         length = len(sequence.tokens)
-        end = self._tables.chunk_end(sequence, min(length, sequence.computed + budget))
-        count = end - sequence.computed
-        rows.append(Row(sequence, sequence.computed, count, sequence.width if end == length else 0))
+        start = sequence.scheduled
+        end = self._tables.chunk_end(sequence, min(length, start + budget))
+        count = end - start
+        rows.append(Row(sequence, start, count, sequence.width if end == length else 0))
         return count
 
     def _end_chunk(self, row: Row) -> None:
@@ -271,15 +275,11 @@ class Scheduler:
         sequence.forks = []
 
     def _accept(self, sequence: Sequence, drawn: Drawn) -> TokenEvent:
-        tokens = drawn.tokens
-        count, reason = accept(sequence, tokens, self._max_length, self._config.page_size)
+        count, reason = accept(sequence, drawn.tokens, self._max_length, self._config.page_size)
         self._counters.completion_tokens += count
         if reason is not None:
             self._end(sequence, reason)
-        if reason == "stop":
-            shown = count - 1
-            return sequence.event(list(tokens[:shown]), stop_token_id=tokens[shown], logprobs=drawn.logprobs[:shown])
-        return sequence.event([*tokens[:count]], None, None, drawn.logprobs[:count])
+        return event_of(sequence, drawn, count, reason)
 
     def _end(self, sequence: Sequence, reason: FinishReason, *, keep: bool = True) -> Sequence:
         if sequence.state is State.RUNNING:

@@ -27,8 +27,9 @@ class Sequence:
     """The prompt and output of one completion, and how far its keys and values are computed.
 
     `tokens[:computed]` have their keys and values in `pages`; a running sequence always has computed < len(tokens),
-    as the last sampled token has not been through the model yet. Before the fork of a request with n > 1 only index 0
-    is scheduled, and holds the others in `forks`.
+    as the last sampled token has not been through the model yet. Steps whose results aren't there yet bring it to
+    `scheduled`, which is one more than there are tokens where two of them draw for it. Before the fork of a request
+    with n > 1 only index 0 is scheduled, and holds the others in `forks`.
     """
 
     __slots__ = (
@@ -50,6 +51,7 @@ class Sequence:
         "pages",
         "prompt_len",
         "request",
+        "scheduled",
         "seed",
         "shared_tokens",
         "slot",
@@ -77,6 +79,7 @@ class Sequence:
         self.tokens: list[int] = list(request.prompt_ids)
         self.prompt_len = len(self.tokens)
         self.computed = 0
+        self.scheduled = 0  #: where its next row starts; `computed`, but for rows in flight
         self.pages: list[int] = []
         self.owned = 0  #: tokens before this one can be written without a look at the pool
         self.table_version = 0  #: grows when an entry of `pages` changes, other than by appending
@@ -160,8 +163,19 @@ class Sequence:
         )
 
 
+def completions(request: GenerateRequest, order: int, eos_token_ids: tuple[int, ...]) -> list[Sequence]:
+    """All n of a request; the first holds the others as its forks."""
+    base_seed = draw_seed() if request.params.seed is None else request.params.seed
+    first, *others = [
+        Sequence(request, index, order=order, base_seed=base_seed, eos_token_ids=eos_token_ids)
+        for index in range(request.params.n)
+    ]
+    first.forks = others
+    return [first, *others]
+
+
 def encode(tokens: SequenceOf[int]) -> bytes:
     return array("i", tokens).tobytes()
 
 
-__all__ = ["TOKEN_BYTES", "Sequence", "State", "encode"]
+__all__ = ["TOKEN_BYTES", "Sequence", "State", "completions", "encode"]

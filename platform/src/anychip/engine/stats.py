@@ -13,6 +13,7 @@ class Counters:
     """What happened since the start."""
 
     steps: int = 0
+    steps_ahead: int = 0  #: of them, scheduled while the one before ran
     requests: int = 0
     finished: int = 0
     aborted: int = 0
@@ -33,6 +34,7 @@ class SchedulerStats(NamedTuple):
     pages_protected: int  #: cached and in use
     pages_in_flight: int  #: in use, not cached
     steps: int
+    steps_ahead: int
     requests: int
     finished: int  #: sequences that ended with "stop" or "length"
     aborted: int  #: requests
@@ -55,6 +57,7 @@ def snapshot(tables: KVTables, counters: Counters, *, running: int, waiting: int
         pages_protected=protected,
         pages_in_flight=tables.pages_total - free - evictable - protected,
         steps=counters.steps,
+        steps_ahead=counters.steps_ahead,
         requests=counters.requests,
         finished=counters.finished,
         aborted=counters.aborted,

@@ -91,7 +91,7 @@ class StepPlanner:
         known = self._known.get(sequence) or self._meet(sequence)
         if not known.drawn:  # the runner didn't sample its last token
             return self._chunk(row)
-        step = len(sequence.tokens) - sequence.prompt_len
+        step = row.end - sequence.prompt_len  # counts the token that a step in flight draws
         number, pages_from, pages = known.number, known.pages, NO_PAGES
         if known.version != sequence.table_version or pages_from != len(sequence.pages):
             pages_from, pages = self._pages(sequence, known)

@@ -267,7 +267,7 @@ def _settings(plan: Plan) -> list[str]:
 
 def _word(value: object) -> str:
     if isinstance(value, Decision):
-        return f"{value.value} ({value.reason})"
+        return f"{_word(value.value)} ({value.reason})"
     if isinstance(value, bool):
         return "on" if value else "off"
     return "none" if value is None else str(value)

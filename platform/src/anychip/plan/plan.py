@@ -125,6 +125,7 @@ class SchedulerPlan:
     max_queued_requests: int
     policy: str
     prefix_cache: bool
+    overlap: Decision[bool]
     page_size: Decision[int]
     kv_dtype: torch.dtype
     kv_tokens: int

@@ -112,7 +112,7 @@ def resolve(
     )
     pool_tokens = memory.kv_pages * page_size.value
     running = _max_running(explicit, pool_tokens, model.context_length.value, memory.slots)
-    decided = {"chunked_prefill_size": chunk, "max_running_requests": running}
+    decided = {"chunked_prefill_size": chunk, "max_running_requests": running, "overlap": _overlap(recipe, device)}
     scheduler = SchedulerPlan(
         **{**dict(recipe.scheduler), **decided},
         max_queued_requests=recipe.server.max_queued_requests,
@@ -288,6 +288,15 @@ def _chunk(recipe: Recipe, device: DeviceInfo) -> Decision[int]:
     if measured is not None:
         return Decision(measured, "auto: so many the device reads at nearly full speed, by its backend's measurements")
     return Decision(DEFAULT_CHUNK, "auto: the backend names no measurement of the device")
+
+
+def _overlap(recipe: Recipe, device: DeviceInfo) -> Decision[bool]:
+    wanted = recipe.scheduler.overlap
+    if isinstance(wanted, bool):
+        return Decision(wanted, "scheduler.overlap")
+    if device.capabilities.async_streams:
+        return Decision(True, "auto: the device has asynchronous streams")
+    return Decision(False, "auto: the device computes while the host waits")
 
 
 def _max_running(explicit: int | str, pool_tokens: int, context: int, slots: int) -> Decision[int]:

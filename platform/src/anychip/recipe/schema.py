@@ -165,6 +165,13 @@ class SchedulerSection(Section):
         ),
     ] = "lpm"
     prefix_cache: Annotated[bool, Field(description="Keep computed prefixes and share them between requests.")] = True
+    overlap: Annotated[
+        Literal["auto"] | bool,
+        Field(
+            description="Schedule and submit the next step while one runs. Tokens are the same either way. auto: where "
+            "the device has asynchronous streams."
+        ),
+    ] = "auto"
 
 
 class FusionSection(Section):

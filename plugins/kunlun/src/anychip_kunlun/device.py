@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from anychip_kunlun.streams import KunlunStream, Queues
+from anychip_kunlun.streams import KunlunEvent, KunlunStream, Queues
 from anychip_kunlun.vendor import VendorOps
-from anychip_sdk.device import Capabilities, Device, DeviceConfig, DeviceInfo, MemoryInfo, Stream
+from anychip_sdk.device import Capabilities, Device, DeviceConfig, DeviceInfo, Event, MemoryInfo, Stream
 from anychip_sdk.errors import DeviceAbsent, DeviceLost, MemoryInsufficient
 
 log = logging.getLogger("anychip_kunlun")
@@ -97,6 +97,13 @@ class KunlunDevice(Device):
 
     def synchronize(self) -> None:
         self._trail.waiting(lambda: self._accelerator.synchronize(self._index))
+
+    def record(self) -> Event:
+        """Behind what ran on the stream that torch's ops take."""
+        self._enter()
+        event = self._accelerator.Event(enable_timing=True)
+        event.record(self._accelerator.current_stream(self._index))
+        return KunlunEvent(event, self._trail)
 
     def create_stream(self, priority: int = 0) -> Stream:
         self._enter()

@@ -17,6 +17,8 @@ import torch
 
 #: the longest that a tool may take to answer
 TOOL_TIMEOUT_S = 20.0
+#: the most that is copied from the host without waiting; weights are more
+STAGED_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,16 @@ def _empty(shape: Sequence[int], dtype: torch.dtype, index: int) -> torch.Tensor
 
 
 def _copy(dst: torch.Tensor, src: torch.Tensor, stream: Any) -> None:
-    """A copy within the device is queued; the host's memory is no longer in use when the call returns."""
-    deferred = dst.is_cuda and src.is_cuda
+    """A copy to the device is queued; the host's memory is no longer in use when the call returns.
+
+    What a step needs of the host, which is small, goes through page-locked memory, which torch keeps until the copy is
+    done: from other memory torch waits until the device is idle, and with it for the step that runs.
+    """
+    is_from_host = dst.is_cuda and not src.is_cuda
+    is_staged = is_from_host and src.nbytes <= STAGED_BYTES and src.is_contiguous() and src.dtype == dst.dtype
+    if is_staged:
+        src = src.pin_memory()
+    deferred = is_staged or (dst.is_cuda and src.is_cuda)
     with torch.cuda.stream(stream):  # None leaves the current stream as it is
         dst.copy_(src, non_blocking=deferred)
 

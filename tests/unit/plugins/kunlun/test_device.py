@@ -56,6 +56,21 @@ def test_too_much_is_refused_with_both_figures(device):
         device.alloc(128 * MIB)
 
 
+def test_an_event_behind_what_ran_without_a_stream_waits_for_no_stream(device):
+    stream = device.create_stream()
+    device.delay(stream, 0.2)
+    target = device.alloc(8)
+    target.fill_(3)
+    event = device.record()
+    event.synchronize()
+    busy = stream.record()
+    assert event.query()
+    assert not busy.query()
+    stream.wait(event)
+    stream.synchronize()
+    assert busy.elapsed_s(event) > 0.1
+
+
 def test_copies_of_overlapping_views_go_through_a_third(device):
     buffer = device.alloc(8)
     buffer.copy_(torch.arange(8, dtype=torch.uint8))

@@ -43,6 +43,21 @@ def test_greedy_tokens_are_the_cpus_in_float32(make_rig, model, generation):
         assert run(core, greedy(prompts, 12)) == emulated
 
 
+def test_steps_overlap_unless_the_recipe_says_otherwise_with_the_same_tokens(make_rig, model):
+    kinds = [{"temperature": 0.0}, {"temperature": 0.9, "seed": 3, "logprobs": 1}, {"seed": 5, "n": 2}]
+    found = []
+    for scheduler in ({}, {"overlap": False}):
+        with core_of(recipe(model, "float32", scheduler=scheduler), make_rig().backend) as core:
+            requests = [
+                GenerateRequest(f"r{number}", prompt, SamplingParams(**kinds[number % 3], max_tokens=12))
+                for number, prompt in enumerate(random_prompts(6, [3, 17, 140]))
+            ]
+            found.append(run(core, requests))
+            overlap = core.plan.scheduler.overlap
+            assert (overlap.value, core.stats()["steps_ahead"] > 5) == (not scheduler, not scheduler)
+    assert found[0] == found[1]
+
+
 def test_chunks_and_cached_prefixes_change_no_token(rig, model):
     shared = random_prompts(1, [300])[0]
     prompts = [[*shared, *tail] for tail in random_prompts(3, [5, 40, 60], seed=1)]

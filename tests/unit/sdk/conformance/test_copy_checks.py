@@ -18,6 +18,7 @@ FAULTS = [
     ("AC-COPY-007", "host_targets_are_late"),  # incomplete on return
     ("AC-COPY-010", "freed_memory_is_reused_at_once"),  # while it is written to
     ("AC-COPY-011", "readers_are_not_tracked"),  # reused while it is read
+    ("AC-COPY-012", "plain_sources_are_read_late"),  # when something comes back
 ]
 KEYS = sorted({key for key, _ in FAULTS})
 

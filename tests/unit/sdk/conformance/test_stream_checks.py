@@ -31,6 +31,8 @@ FAULTS = [
     ("AC-STREAM-014", "errors_stop_the_stream_silently"),  # later copies are dropped
     ("AC-STREAM-015", "stream_synchronize_does_nothing"),  # returns at once
     ("AC-STREAM-016", "streams_run_out"),  # from the 17th on
+    ("AC-STREAM-017", "record_is_early"),  # before a late copy
+    ("AC-STREAM-018", "record_waits_for_streams"),  # which are busy
 ]
 KEYS = sorted({key for key, _ in FAULTS})
 

@@ -191,6 +191,26 @@ def host_source_may_change(context: Context) -> None:
 
 
 @requirement(
+    "AC-COPY-012",
+    level="MUST",
+    text="A host tensor MUST NOT be read after a copy from it that names no stream has returned.",
+)
+def host_source_may_change_without_a_stream(context: Context) -> None:
+    device, generator = context.device, context.generator()
+    with Buffers(device) as buffers:
+        targets = [buffers.alloc(NBYTES) for _ in range(8)]
+        for turn in range(context.scaled(5, 50)):
+            sent = [random_bytes(NBYTES, generator) for _ in targets]
+            for target, wanted in zip(targets, sent, strict=True):
+                source = wanted.clone()
+                device.copy(target, source)
+                source.fill_(0)
+            got = [download(device, target) for target in targets]
+            right = all(same_bits(one, other) for one, other in zip(got, sent, strict=True))
+            expect(right, f"turn {turn}: the source of one of {len(targets)} copies was read too late")
+
+
+@requirement(
     "AC-COPY-007",
     level="MUST",
     text="A host tensor MUST be complete when a queued copy to it has returned.",
@@ -261,6 +281,7 @@ __all__ = [
     "freed_source_keeps_its_content",
     "freed_target_is_not_reused",
     "host_source_may_change",
+    "host_source_may_change_without_a_stream",
     "host_target_is_complete",
     "no_stream_means_in_order",
     "offsets_are_exact",

@@ -13,6 +13,7 @@ from anychip_sdk.conformance.checks._work import (
     destroy,
     download,
     keep_busy,
+    not_under_way,
     poll,
     random_bytes,
     same_bits,
@@ -21,6 +22,7 @@ from anychip_sdk.conformance.checks._work import (
 )
 from anychip_sdk.conformance.context import Context
 from anychip_sdk.conformance.requirements import expect, requirement
+from anychip_sdk.device import Event
 
 NBYTES = 4096
 
@@ -165,11 +167,59 @@ def stream_synchronize_waits(context: Context) -> None:
             expect(done and same_bits(got, sent), f"turn {turn}: the stream still had work when it was synchronised")
 
 
+@requirement(
+    "AC-STREAM-017",
+    level="MUST",
+    text="An event of Device.record MUST NOT be done before what ran without a stream is, whoever waits for it.",
+)
+def recorded_work_is_seen(context: Context) -> None:
+    device, generator = context.device, context.generator()
+    with Buffers(device) as buffers, streams(device, 1) as (reader,):
+        values, shared = buffers.alloc(NBYTES).view(torch.int32), buffers.alloc(NBYTES).view(torch.int32)
+        for turn in range(context.scaled(6, 60)):
+            sent = torch.randint(-1000, 1000, (NBYTES // 4,), dtype=torch.int32, generator=generator)
+            got = torch.zeros_like(sent)
+            device.copy(values, sent)
+            values.add_(turn)
+            device.copy(shared, values)
+            event = device.record()
+            if turn % 2:
+                synchronize(event)
+                expect(event.query(), f"turn {turn}: query() says no after synchronize")
+            else:
+                reader.wait(event)
+            device.copy(got, shared, reader)
+            synchronize(device)
+            who = "the host" if turn % 2 else "a stream"
+            expect(torch.equal(got, sent + turn), f"turn {turn}: {who} waited for the event and read what was before")
+
+
+@requirement(
+    "AC-STREAM-018",
+    level="MUST",
+    text="Device.record MUST NOT wait for streams.",
+    needs=("async_streams",),
+    covers=("capability:async_streams",),
+)
+def recording_waits_for_no_stream(context: Context) -> None:
+    device = context.device
+    with streams(device, 1) as (stream,):
+
+        def record() -> Event:
+            device.record()
+            return stream.record()
+
+        reason = not_under_way(device, stream, record, "Device.record beside a busy stream")
+    expect(reason is None, reason or "")
+
+
 __all__ = [
     "destroying_waits",
     "device_synchronize_covers_all",
     "elapsed_is_time",
     "events_are_not_early",
     "events_become_done",
+    "recorded_work_is_seen",
+    "recording_waits_for_no_stream",
     "stream_synchronize_waits",
 ]

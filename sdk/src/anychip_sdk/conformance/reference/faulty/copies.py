@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -89,6 +89,22 @@ class HostSourcesAreReadLate(AsyncReferenceDevice):
         return src
 
 
+@device_fault("AC-COPY-012")
+class PlainSourcesAreReadLate(AsyncReferenceDevice):
+    """What a copy without a stream brings from the host waits, unread, until the next copy to the host."""
+
+    def copy(self, dst: torch.Tensor, src: torch.Tensor, stream: Stream | None = None) -> None:
+        if stream is None and self._is_on_host(src) and not self._is_on_host(dst):
+            self._unread = (*self._unread, (dst, src))
+            return
+        unread, self._unread = self._unread, ()
+        for target, source in unread:
+            super().copy(target, source)
+        super().copy(dst, src, stream)
+
+    _unread: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
+
+
 @device_fault("AC-COPY-007")
 class HostTargetsAreLate(AsyncReferenceDevice):
     """A queued copy to a host tensor returns at once."""
@@ -140,6 +156,7 @@ __all__ = [
     "NanIsNormalised",
     "OverlapsCopyForwards",
     "PlainCopiesRunLater",
+    "PlainSourcesAreReadLate",
     "ReadersAreNotTracked",
     "StridesAreIgnored",
     "TailIsNotCopied",

@@ -296,6 +296,28 @@ class _LosingStream(WorkerStream):
         super().submit(name, run if name != "copy" else lambda: None, finished)
 
 
+@device_fault("AC-STREAM-017")
+class RecordIsEarly(AsyncReferenceDevice):
+    """Copies within the device that name no stream run late, and an event behind them is done at once."""
+
+    _late: Stream | None = None
+
+    def copy(self, dst: torch.Tensor, src: torch.Tensor, stream: Stream | None = None) -> None:
+        if stream is None and not self._is_on_host(dst) and not self._is_on_host(src):
+            stream = self._late = self._late or self.create_stream()
+            self.delay(stream, 0.02)
+        super().copy(dst, src, stream)
+
+
+@device_fault("AC-STREAM-018")
+class RecordWaitsForStreams(AsyncReferenceDevice):
+    """Device.record waits until the device is idle."""
+
+    def record(self) -> Event:
+        self.synchronize()
+        return super().record()
+
+
 __all__ = [
     "CopiesWaitForAllStreams",
     "DestroyingDropsWork",
@@ -307,6 +329,8 @@ __all__ = [
     "EventsAreEarly",
     "EventsAreNeverDone",
     "LaunchesBlock",
+    "RecordIsEarly",
+    "RecordWaitsForStreams",
     "ScratchIsShared",
     "StreamSynchronizeDoesNothing",
     "StreamsAreSerialised",
