@@ -6,6 +6,7 @@ from anychip import backends
 from anychip.conformance.graph import DTYPES
 from anychip_sdk import ops
 from anychip_sdk.backend import load_backend
+from anychip_sdk.conformance.mutants import with_argument
 from anychip_sdk.conformance.requirements import REQUIREMENTS
 from anychip_sdk.fusion import Fusion
 from anychip_sdk.hooks import hookimpl
@@ -113,7 +114,7 @@ def test_a_wrong_unfused_kernel(tmp_path):
         ("add_rms_norm", lambda x, y, w, eps: (reference("rms_norm")(x, w, eps), x + y)),
         ("qk_norm_rope", lambda q, k, nq, nk, *rest: reference("qk_norm_rope")(q, k, nk, nq, *rest)),
         ("ffn", lambda x, wgu, bgu, wd, bd: reference("ffn")(x, wgu.roll(1, 0), bgu, wd, bd)),
-        ("mha", lambda *args: reference("mha")(*args[:13], args[13] * 1.02, *args[14:])),
+        ("mha", lambda *args: reference("mha")(*with_argument("mha", args, scale=lambda scale: scale * 1.02))),
     ],
 )
 def test_a_wrong_fused_kernel(tmp_path, policy, kernel):

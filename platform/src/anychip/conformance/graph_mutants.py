@@ -10,7 +10,7 @@ import torch
 
 from anychip.graph.codegen import Compiled
 from anychip_sdk import ops
-from anychip_sdk.conformance.mutants import HealthyPlugin, healthy, healthy_claims, mutant
+from anychip_sdk.conformance.mutants import HealthyPlugin, healthy, healthy_claims, mutant, with_argument
 from anychip_sdk.fusion import Fusion
 from anychip_sdk.hooks import CompileContext, hookimpl
 from anychip_sdk.ops import CATALOGUE
@@ -22,7 +22,6 @@ Tensor = torch.Tensor
 CLAIMS = replace(healthy_claims(), dtypes=("float32",))
 #: kernels of parts, so that the parts are what runs
 PARTS = ("ffn", "mha")
-SCALE = [arg.name for arg in CATALOGUE["mha"].args].index("scale")
 
 
 def exact(op: str) -> Callable[..., Tensor]:
@@ -103,7 +102,7 @@ class FusedAttentionScalesOtherwise(HealthyPlugin):
     """The fused attention block's scale is off by two per cent."""
 
     replaced: ClassVar[Mapping[str, KernelFunction]] = {
-        "mha": lambda *args: exact("mha")(*args[:SCALE], args[SCALE] * 1.02, *args[SCALE + 1 :])
+        "mha": lambda *args: exact("mha")(*with_argument("mha", args, scale=lambda scale: scale * 1.02))
     }
 
 

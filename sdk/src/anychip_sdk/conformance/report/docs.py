@@ -148,7 +148,9 @@ def _matrix(mutants: Iterable[Mutant]) -> str:
     return (
         f"## Kill matrix\n\nThe suite is tested itself: {len(ordered)} backends are wrong in one way each, and "
         "`platform conformance selftest` shows that each is failed by the requirements named here, that every MUST "
-        "fails at least one, and that the healthy chip passes them all. Certificates state the result. "
+        "fails at least one, and that the healthy chip passes them all. Certificates state the result. A kill counts "
+        "where a check found the fault. A mutant that raises since it was written for other arguments than it gets is "
+        "reported as killed by accident and fails the selftest; one whose fault is to raise names what it raises. "
         "Where a fault lies in memory, copies, streams, ops or the KV pool, the other requirements of that track that "
         "it fails are listed too.\n\n" + _table(("Mutant", "Fault", "Found by"), rows)
     )
