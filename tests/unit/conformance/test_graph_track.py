@@ -3,6 +3,7 @@
 import pytest
 
 from anychip import backends
+from anychip.conformance.compile_mutants import CapturedPiece, CapturingPlugin
 from anychip.conformance.graph import DTYPES
 from anychip_sdk import ops
 from anychip_sdk.backend import load_backend
@@ -84,6 +85,22 @@ def test_a_compiler_that_runs_the_graph_passes(tmp_path):
     assert failing(backend, tmp_path, "*float32") == {}
     results = run("AC-GRAPH-010", backend, claims(backend, fusions=ALL_FUSIONS), tmp_path)
     assert all(context.measured["pieces"] > 0 for *_, context in results)
+
+
+def test_a_compiler_that_captures_a_few_sizes_and_pads_passes(tmp_path):
+    sizes = []
+
+    class Counting(CapturedPiece):
+        def cut(self, out, tokens):
+            sizes.append((len(out), tokens))
+            return super().cut(out, tokens)
+
+    class Capturing(CapturingPlugin):
+        piece = Counting
+
+    backend = load_backend("refchip", Capturing(), distribution="anychip-sdk", version="1.0")
+    assert set(failures("AC-GRAPH-010", backend, claims(backend, fusions=ALL_FUSIONS), tmp_path).values()) == set()
+    assert set(sizes) == {(1, 1), (2, 2), (4, 3), (8, 5), (8, 6), (8, 7), (8, 8)}
 
 
 def test_a_fusion_of_the_backends_own_that_is_right_passes(tmp_path):
