@@ -70,16 +70,17 @@ class Bench:
         config: DeviceConfig | None = None,
         repro: Path | None = None,
         repeat: int = 1,
+        backend: Backend | None = None,
     ) -> Bench:
-        """Load the backend and open one of its devices.
+        """Load the backend, unless it is given, and open one of its devices.
 
         Raises:
             AnychipError: it can't be loaded, has no device, or can't open it.
         """
-        backend = load()
-        info = backend.find_device(device)
+        found = backend or load()
+        info = found.find_device(device)
         used = config or DeviceConfig(threads=1)
-        return cls(load, backend, info, used, backend.open(info, used), claims, level, repro, repeat)
+        return cls(load, found, info, used, found.open(info, used), claims, level, repro, repeat)
 
     def try_out(self, planned: Planned) -> Attempt:
         """The case, `repeat` times or until it fails."""
