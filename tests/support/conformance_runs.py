@@ -20,6 +20,7 @@ from anychip_sdk.testing import ReferencePlugin
 
 STARTED = "2026-03-01T10:00:00+00:00"
 NAME = "odd"
+ENVIRONMENT = {"ODD_FAST_PATH": "1", "ODD_CACHE": "8"}
 
 
 def waiver(requirement: str, expires: str = "2027-01-01", versions: str = "") -> Waiver:
@@ -54,13 +55,14 @@ def made_up(*cases: CaseResult, profile="kernel", only=(), absent=None, waivers=
 class OddPlugin(ReferencePlugin):
     """Right, but for the kernels given."""
 
-    def __init__(self, kernels) -> None:
+    def __init__(self, kernels, environment=None) -> None:
         super().__init__(NAME, 1 << 28)
         self._kernels = kernels
+        self._environment = environment or {}
 
     @hookimpl
     def anychip_backend(self) -> BackendInfo:
-        return BackendInfo(name=NAME, vendor="Odd", api="~=1.0")
+        return BackendInfo(name=NAME, vendor="Odd", api="~=1.0", environment=self._environment)
 
     @hookimpl
     def anychip_register_ops(self, registry) -> None:
@@ -84,6 +86,13 @@ def leaves(x):
     os._exit(0)
 
 
+def by_variables(x):
+    """Right where the process was started with the variables that the backend names."""
+    with open("/proc/self/environ", encoding="utf-8") as file:
+        started_with = file.read().split("\0")
+    return right(x) if {f"{name}={value}" for name, value in ENVIRONMENT.items()} <= set(started_with) else x
+
+
 @dataclass(frozen=True)
 class WrongOnce:
     """Wrong in one call of fifty, the same one each time."""
@@ -100,6 +109,7 @@ KERNELS = {
     "right": lambda: {"silu": right},
     "ends": lambda: {"gelu": crashes, "mul": hangs, "silu": right},
     "leaves": lambda: {"silu": leaves},
+    "by_variables": lambda: {"silu": by_variables},
     "wrong_once": lambda: {"silu": WrongOnce([])},
 }
 
@@ -111,7 +121,9 @@ class OddLoader:
     kernels: str
 
     def __call__(self):
-        return load_backend(NAME, OddPlugin(KERNELS[self.kernels]()), distribution="anychip-odd", version="1.2")
+        environment = ENVIRONMENT if self.kernels == "by_variables" else {}
+        plugin = OddPlugin(KERNELS[self.kernels](), environment)
+        return load_backend(NAME, plugin, distribution="anychip-odd", version="1.2")
 
 
 def odd_claims(*operations: str) -> Claims:

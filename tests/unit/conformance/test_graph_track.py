@@ -3,9 +3,11 @@
 import pytest
 
 from anychip import backends
+from anychip.conformance.compile_mutants import CapturedPiece, CapturingPlugin
 from anychip.conformance.graph import DTYPES
 from anychip_sdk import ops
 from anychip_sdk.backend import load_backend
+from anychip_sdk.conformance.mutants import with_argument
 from anychip_sdk.conformance.requirements import REQUIREMENTS
 from anychip_sdk.fusion import Fusion
 from anychip_sdk.hooks import hookimpl
@@ -85,6 +87,22 @@ def test_a_compiler_that_runs_the_graph_passes(tmp_path):
     assert all(context.measured["pieces"] > 0 for *_, context in results)
 
 
+def test_a_compiler_that_captures_a_few_sizes_and_pads_passes(tmp_path):
+    sizes = []
+
+    class Counting(CapturedPiece):
+        def cut(self, out, tokens):
+            sizes.append((len(out), tokens))
+            return super().cut(out, tokens)
+
+    class Capturing(CapturingPlugin):
+        piece = Counting
+
+    backend = load_backend("refchip", Capturing(), distribution="anychip-sdk", version="1.0")
+    assert set(failures("AC-GRAPH-010", backend, claims(backend, fusions=ALL_FUSIONS), tmp_path).values()) == set()
+    assert set(sizes) == {(1, 1), (2, 2), (4, 3), (8, 5), (8, 6), (8, 7), (8, 8)}
+
+
 def test_a_fusion_of_the_backends_own_that_is_right_passes(tmp_path):
     def pattern(gate, up):
         return ops.mul(ops.silu(gate), up)
@@ -113,7 +131,7 @@ def test_a_wrong_unfused_kernel(tmp_path):
         ("add_rms_norm", lambda x, y, w, eps: (reference("rms_norm")(x, w, eps), x + y)),
         ("qk_norm_rope", lambda q, k, nq, nk, *rest: reference("qk_norm_rope")(q, k, nk, nq, *rest)),
         ("ffn", lambda x, wgu, bgu, wd, bd: reference("ffn")(x, wgu.roll(1, 0), bgu, wd, bd)),
-        ("mha", lambda *args: reference("mha")(*args[:13], args[13] * 1.02, *args[14:])),
+        ("mha", lambda *args: reference("mha")(*with_argument("mha", args, scale=lambda scale: scale * 1.02))),
     ],
 )
 def test_a_wrong_fused_kernel(tmp_path, policy, kernel):

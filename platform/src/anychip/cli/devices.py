@@ -61,14 +61,14 @@ def _measure(name: str, threads: int | None, output: Output) -> None:
     from anychip.backends import NATIVE, choose
     from anychip.forecast.speeds import Subject, keep
     from anychip.measure.measure import measure
+    from anychip_sdk.environment import missing_variables, worker_environment
 
     library = name if Path(name).suffix == ".so" else None
     backend = choose(NATIVE if library else name, library).backend
-    missing = {key: value for key, value in backend.info.environment.items() if key not in os.environ}
-    if missing:
+    if missing_variables(backend.info.environment):
         options = [] if threads is None else ["--threads", str(threads)]
         command = [sys.executable, "-m", "anychip", "devices", "--measure", name, *options, "--output", output.value]
-        os.execve(sys.executable, command, {**os.environ, **missing})
+        os.execve(sys.executable, command, worker_environment(backend.info.environment))
     device = backend.find_device(None)
     console = progress_console()
     measured = measure(backend, device, threads, lambda what: console.print(what, markup=False, highlight=False))

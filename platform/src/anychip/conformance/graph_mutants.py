@@ -1,4 +1,4 @@
-"""Backends whose fusions, fused kernels or compilers are wrong in one way each. Knows no check's inside."""
+"""Backends whose fusions or fused kernels are wrong in one way each. Knows no check's inside."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ import torch
 
 from anychip.graph.codegen import Compiled
 from anychip_sdk import ops
-from anychip_sdk.conformance.mutants import HealthyPlugin, healthy, healthy_claims, mutant
+from anychip_sdk.conformance.mutants import HealthyPlugin, healthy, healthy_claims, mutant, with_argument
 from anychip_sdk.fusion import Fusion
 from anychip_sdk.hooks import CompileContext, hookimpl
 from anychip_sdk.ops import CATALOGUE
 from anychip_sdk.program import Program, interpret
 from anychip_sdk.registry import KernelFunction
-from anychip_sdk.step import Step
 
 Tensor = torch.Tensor
 CLAIMS = replace(healthy_claims(), dtypes=("float32",))
 #: kernels of parts, so that the parts are what runs
 PARTS = ("ffn", "mha")
-SCALE = [arg.name for arg in CATALOGUE["mha"].args].index("scale")
 
 
 def exact(op: str) -> Callable[..., Tensor]:
@@ -67,8 +65,6 @@ class FusingPlugin(HealthyPlugin):
 
 
 healthy("AC-GRAPH-007", FusingPlugin, CLAIMS)
-healthy("AC-GRAPH-010", FusingPlugin, CLAIMS)
-healthy("AC-GRAPH-011", FusingPlugin, CLAIMS)
 
 
 @mutant("AC-GRAPH-001", claims=CLAIMS)
@@ -103,7 +99,7 @@ class FusedAttentionScalesOtherwise(HealthyPlugin):
     """The fused attention block's scale is off by two per cent."""
 
     replaced: ClassVar[Mapping[str, KernelFunction]] = {
-        "mha": lambda *args: exact("mha")(*args[:SCALE], args[SCALE] * 1.02, *args[SCALE + 1 :])
+        "mha": lambda *args: exact("mha")(*with_argument("mha", args, scale=lambda scale: scale * 1.02))
     }
 
 
@@ -214,94 +210,4 @@ class OwnPolicyIsNotClaimed(HealthyPlugin):
     fusions = (Fusion("own_gate", "own_swiglu", _swiglu, _joined, ("silu_mul",)),)
 
 
-@mutant("AC-GRAPH-010", claims=CLAIMS)
-class CompiledPiecesKeepTheirAnswer(FusingPlugin):
-    """A captured piece replays its first answer, whatever its inputs are."""
-
-    @hookimpl
-    def anychip_compile(self, program: Program, context: CompileContext) -> Compiled:
-        run = interpret(program, context.values, context.limits)
-        kept: list[tuple[Tensor, ...]] = []
-
-        def replay(*inputs: Any) -> tuple[Tensor, ...]:
-            kept.append(kept[0] if kept else run(*inputs))
-            return kept[0]
-
-        return replay
-
-
-@mutant("AC-GRAPH-010", claims=CLAIMS)
-class CompiledPiecesKeepTheirInputs(FusingPlugin):
-    """A captured piece reads the values that came with its first step; the step itself it reads anew."""
-
-    @hookimpl
-    def anychip_compile(self, program: Program, context: CompileContext) -> Compiled:
-        run = interpret(program, context.values, context.limits)
-        kept: list[tuple[Tensor, ...]] = []
-
-        def replay(step: Step, *inputs: Tensor) -> tuple[Tensor, ...]:
-            if not kept:
-                kept.append(tuple(one.clone() for one in inputs))
-            fits = all(old.shape == new.shape for old, new in zip(kept[0], inputs, strict=True))
-            return run(step, *(kept[0] if fits else inputs))
-
-        return replay
-
-
-@mutant("AC-GRAPH-010", claims=CLAIMS)
-class CompiledPiecesSwapTheirOutputs(FusingPlugin):
-    """A piece with several outputs returns them in the reverse order."""
-
-    @hookimpl
-    def anychip_compile(self, program: Program, context: CompileContext) -> Compiled:
-        run = interpret(program, context.values, context.limits)
-
-        def swapped(*inputs: Any) -> tuple[Tensor, ...]:
-            return run(*inputs)[::-1]
-
-        return swapped
-
-
-@mutant("AC-GRAPH-010", claims=CLAIMS)
-class CompiledPiecesDropACall(FusingPlugin):
-    """A piece leaves out a sum, and gives one of its terms."""
-
-    @hookimpl
-    def anychip_compile(self, program: Program, context: CompileContext) -> Compiled:
-        calls = tuple(
-            replace(call, op="view", args=(call.args[0], -1, program.shapes[call.makes[0]][1]), bound=None)
-            if call.op == "add"
-            else call
-            for call in program.calls
-        )
-        return interpret(replace(program, calls=calls), context.values, context.limits)
-
-
-@mutant("AC-GRAPH-011", claims=CLAIMS)
-class CompilerChangesItsMind(FusingPlugin):
-    """Which calls are taken depends on how often one has asked."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.times = 0
-
-    @hookimpl
-    def anychip_compiles(self, program: Program) -> list[str | None]:
-        self.times += 1
-        return [None if self.times % 2 else "not today"] * len(program.calls)
-
-
-@mutant("AC-GRAPH-011", claims=CLAIMS)
-class CompilerTakesWhatItCannotCompile(HealthyPlugin):
-    """It takes every call and compiles no piece."""
-
-    @hookimpl
-    def anychip_compiles(self, program: Program) -> list[str | None]:
-        return [None] * len(program.calls)
-
-    @hookimpl
-    def anychip_compile(self, program: Program, context: CompileContext) -> Compiled | None:
-        return None
-
-
-__all__ = ["CLAIMS", "PARTS_CLAIMS", "PartsPlugin", "exact"]
+__all__ = ["CLAIMS", "PARTS_CLAIMS", "FusingPlugin", "PartsPlugin", "exact"]

@@ -17,7 +17,7 @@ from anychip.graph.ir import ModelGraph, resolution
 from anychip.graph.replace import Binding
 from anychip.graph.replace import replace as bind_kernels
 from anychip.graph.trace import trace
-from anychip.graph.verify import MARGIN, ROUNDINGS, LayerRun, random_weights, small_pool
+from anychip.graph.verify import MARGIN, ROUNDINGS, STEP_ROWS, LayerRun, random_weights, small_pool
 from anychip.models.config import ModelConfig
 from anychip.models.registry import build_model, config_of
 from anychip.plan.resolve import DEFAULT_PAGE_SIZE, make_binding
@@ -93,8 +93,9 @@ class Layer:
         bound = MARGIN * distance(rounded, expected) + ROUNDINGS * torch.finfo(self.dtype).eps
         return Outcome(distance(got, expected), bound, sum(one.applied for one in decisions), got, expected)
 
-    def make_pool(self, groups: Sequence[StateGroup]) -> KVPool:
-        return self.context.backend.create_kv_pool(self._spec(groups), self.context.device)
+    def make_pool(self, groups: Sequence[StateGroup], rows: int = len(STEP_ROWS)) -> KVPool:
+        """A pool on the device for the graph's states, with room for steps of so many rows."""
+        return self.context.backend.create_kv_pool(self._spec(groups, rows), self.context.device)
 
     def _referenced(self, dtype: torch.dtype, edit: Edit) -> tuple[torch.Tensor, ...]:
         graph = bind_kernels(_copy(_traced(self.config)), referenced(self.binding, dtype))
@@ -104,8 +105,8 @@ class Layer:
     def _prepare(self, name: str, tensor: torch.Tensor, op: str) -> PreparedWeight:
         return self.context.backend.prepare_weight(name, tensor, op, self.context.device)
 
-    def _spec(self, groups: Sequence[StateGroup]) -> PoolSpec:
-        return small_pool(groups, self.dtype, DEFAULT_PAGE_SIZE)
+    def _spec(self, groups: Sequence[StateGroup], rows: int = len(STEP_ROWS)) -> PoolSpec:
+        return small_pool(groups, self.dtype, DEFAULT_PAGE_SIZE, rows)
 
 
 def layer_config(context: Context, shape: str, dtype: torch.dtype) -> ModelConfig:
@@ -153,4 +154,15 @@ def _plain(name: str, tensor: torch.Tensor, op: str) -> PreparedWeight:
     return PreparedWeight(tensor, tensor.nbytes)
 
 
-__all__ = ["HEAD_DIM", "Edit", "Layer", "Outcome", "distance", "fallbacks", "layer_config", "referenced", "unchanged"]
+__all__ = [
+    "HEAD_DIM",
+    "VOCAB",
+    "Edit",
+    "Layer",
+    "Outcome",
+    "distance",
+    "fallbacks",
+    "layer_config",
+    "referenced",
+    "unchanged",
+]

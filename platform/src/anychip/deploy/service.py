@@ -6,7 +6,6 @@ Knows how the parts are put together; knows no command and no state file.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from anychip.deploy.supervisor import follow_leash
 from anychip.engine.logs import configure_logs
 from anychip.server.serve import serve
 from anychip.server.settings import Served
+from anychip_sdk.environment import worker_environment
 from anychip_sdk.errors import AnychipError
 
 CORE_FACTORY = "anychip.engine.core:from_recipe_file"
@@ -57,9 +57,8 @@ def run(revision_path: Path) -> int:
 
         return prepare(recipe)
 
-    environment = {**revision.environment, **os.environ}
     address = recipe.server.host, recipe.server.port
-    return serve(*address, (CORE_FACTORY, str(recipe_path)), prepare, env=environment)
+    return serve(*address, (CORE_FACTORY, str(recipe_path)), prepare, env=worker_environment(revision.environment))
 
 
 def _leave(revision_path: Path, failure: Failure) -> None:

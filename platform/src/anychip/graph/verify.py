@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -24,7 +25,9 @@ from anychip_sdk.step import Paged, Slots, Step
 
 MARGIN = 4.0  #: how much further from the truth than the unfused graph
 ROUNDINGS = 8.0  #: and so many units of the dtype's precision
-ROWS, PAGES = 2, 16  #: of the step that is run; enough for nine tokens with a page each
+#: (new tokens, tokens in all) of the rows of the step that is run: a decode behind three tokens, a prefill of five
+STEP_ROWS = ((1, 4), (5, 5))
+PAGES = 16  #: of the pool that it is run on; enough for nine tokens with a page each
 
 Prepare = Callable[[str, torch.Tensor, str], PreparedWeight]
 MakePool = Callable[[Sequence[StateGroup]], KVPool]
@@ -155,21 +158,28 @@ def random_weights(model: ModelGraph, dtype: torch.dtype) -> dict[str, torch.Ten
     return found
 
 
-def small_pool(groups: Sequence[StateGroup], dtype: torch.dtype, page_size: int) -> PoolSpec:
+def small_pool(
+    groups: Sequence[StateGroup], dtype: torch.dtype, page_size: int, rows: int = len(STEP_ROWS)
+) -> PoolSpec:
     """What `step_of` needs: a page for each of its nine tokens at most, and a slot for each row."""
-    slots = ROWS if any(group.spec.kind == "slot" for group in groups) else 0
+    slots = rows if any(group.spec.kind == "slot" for group in groups) else 0
     token_bytes, slot_bytes = bytes_per_token(groups, dtype), bytes_per_slot(groups, dtype)
     budget = PAGES * page_size * token_bytes + slots * slot_bytes
     return PoolSpec(tuple(groups), dtype, budget, page_size, PAGES, slots)
 
 
-def step_of(pool: KVPool, device: Device, first_token: int = 3) -> Step:
-    """A decode row over three earlier tokens and a prefill row of five, the earlier tokens' entries being zero.
+def step_of(pool: KVPool, device: Device, first_token: int = 3, rows: Sequence[tuple[int, int]] = STEP_ROWS) -> Step:
+    """A step of those rows, over earlier tokens whose entries are what the pool's pages hold; all logits are wanted.
 
     Its pages are the pool's: free them with `free_step` where the pool is used again.
+
+    Args:
+        first_token: the others follow it.
+        rows: new tokens and tokens in all of each, those with one new token first.
     """
     page_size = pool.layout.page_size
-    lengths, contexts = (1, 5), (4, 5)
+    lengths, contexts = zip(*rows, strict=True)
+    count = sum(lengths)
     table = [pool.alloc(-(-context // page_size)) for context in contexts]
     width = max(map(len, table))
     slots, positions = [], []
@@ -181,14 +191,14 @@ def step_of(pool: KVPool, device: Device, first_token: int = 3) -> Step:
     paged = Paged(torch.tensor(padded, dtype=torch.int32), torch.tensor(slots))
     slotted = Slots(torch.arange(len(lengths)))
     return Step(
-        token_ids=torch.arange(first_token, first_token + 6),
+        token_ids=torch.arange(first_token, first_token + count),
         positions=torch.tensor(positions),
-        query_start=torch.tensor([0, 1, 6], dtype=torch.int32),
+        query_start=torch.tensor([0, *accumulate(lengths)], dtype=torch.int32),
         context_lens=torch.tensor(contexts, dtype=torch.int32),
-        logit_rows=torch.arange(6),
+        logit_rows=torch.arange(count),
         groups=tuple(paged if group.spec.kind == "paged" else slotted for group in pool.groups),
         page_size=page_size,
-        decode_rows=1,
+        decode_rows=lengths.count(1),
         query_lens_host=lengths,
         context_lens_host=contexts,
     ).to(device.torch_device)
@@ -207,6 +217,7 @@ def free_step(pool: KVPool, step: Step) -> None:
 __all__ = [
     "MARGIN",
     "ROUNDINGS",
+    "STEP_ROWS",
     "LayerRun",
     "MakePool",
     "Verdict",

@@ -33,6 +33,7 @@ class Row:
         kills: the requirements that must find it.
         survived: those that did not; empty where it is killed.
         how: what the first requirement said.
+        accidents: requirements that failed by an exception which is not the fault: they may compare nothing at all.
         collateral: other requirements of its tracks that find it too; None where they took too long, or would.
     """
 
@@ -42,10 +43,18 @@ class Row:
     survived: tuple[str, ...]
     how: str
     collateral: tuple[str, ...] | None = None
+    accidents: tuple[str, ...] = ()
 
     @property
     def killed(self) -> bool:
-        return not self.survived
+        """Whether every requirement found it, each by its fault."""
+        return not self.survived and not self.accidents
+
+    @property
+    def verdict(self) -> str:
+        if self.survived:
+            return "SURVIVED"
+        return "ACCIDENT" if self.accidents else "killed  "
 
 
 @dataclass(frozen=True)
@@ -91,7 +100,7 @@ class SelfTest:
         """The matrix and what is wrong with it."""
         width = max((len(row.name) for row in self.rows), default=0)
         lines = [
-            f"{'killed  ' if row.killed else 'SURVIVED'} {row.name:<{width}} {' '.join(row.survived or row.kills)}"
+            f"{row.verdict} {row.name:<{width}} {' '.join(row.survived or row.accidents or row.kills)}"
             + (f" and {len(row.collateral)} more" if row.collateral else "")
             + ("" if row.killed else f"  {row.how}")
             for row in self.rows
@@ -99,6 +108,8 @@ class SelfTest:
         lines += [f"the healthy chip fails {key}: {message}" for key, message in self.healthy.items()]
         lines += [f"vacuous: {reason}" for reason in self.vacuous]
         summary = f"{self.score.killed} of {self.score.mutants} mutants are killed by the requirements that name them"
+        by_accident = sum(bool(row.accidents) for row in self.rows)
+        summary += f"; {by_accident} by accident: by an exception that is not their fault" if by_accident else ""
         healthy = "the healthy chip fails nothing" if not self.healthy else "the healthy chip fails"
         more = [row.collateral for row in self.rows if row.collateral]
         beside = f"{len(more)} of them fail {sum(map(len, more))} other requirements as well"
@@ -148,9 +159,11 @@ def _row(judged: Judged, name: str, beside: Judged | None = None) -> Row:
     one = load_mutants()[name]
     survived = tuple(key for key in one.kills if key not in judged.found)
     ran = ", ".join(f"{key} passed {judged.cases.get(key, 0)} cases" for key in survived)
-    how = judged.error or ran or judged.found[one.kills[0]]
+    accidents = tuple(judged.accidents)
+    strays = "; ".join(f"{key} killed it by accident: {stray}" for key, stray in judged.accidents.items())
+    how = judged.error or ran or strays or judged.found[one.kills[0]]
     collateral = tuple(beside.found) if beside is not None and not beside.error else None
-    return Row(name, one.fault, one.kills, survived, _short(how), collateral)
+    return Row(name, one.fault, one.kills, survived, _short(how), collateral, accidents)
 
 
 def _wrong(judged: Judged) -> str:
@@ -173,7 +186,7 @@ def unkilled(killing: set[str] | None = None) -> tuple[str, ...]:
 def _line(judged: Judged) -> str:
     if judged.unit.mutant:
         row = _row(judged, judged.unit.mutant)
-        return f"{'killed  ' if row.killed else 'SURVIVED'} {row.name} ({judged.seconds:.1f} s): {row.how}"
+        return f"{row.verdict} {row.name} ({judged.seconds:.1f} s): {row.how}"
     wrong = _wrong(judged)
     return f"{'FAILED  ' if wrong else 'passed  '} {judged.unit.name} ({judged.seconds:.1f} s){wrong and ': ' + wrong}"
 

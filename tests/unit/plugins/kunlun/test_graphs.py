@@ -41,7 +41,7 @@ def test_graphs_are_off_unless_they_are_asked_for(rig, model):
 
 
 @pytest.mark.parametrize("policies", [WHOLE, {"policies": []}], ids=["whole blocks", "unfused"])
-def test_replayed_steps_give_the_same_tokens(make_rig, model, policies):
+def test_replayed_steps_give_the_same_tokens(make_rig, model, policies, caplog):
     prompts = random_prompts(5, [3, 9, 70])
     rig = asked(make_rig())
     tokens = []
@@ -50,9 +50,10 @@ def test_replayed_steps_give_the_same_tokens(make_rig, model, policies):
             tokens.append(run(core, greedy(prompts, 8)))
     assert tokens[0] == tokens[1]
     assert replays(rig) > 0
+    assert "graphs are not used" not in caplog.text
 
 
-def test_replayed_steps_of_an_int8_model_give_the_same_tokens(make_rig, model):
+def test_replayed_steps_of_an_int8_model_give_the_same_tokens(make_rig, model, caplog):
     held = {"dtype": "bfloat16", "quantization": "int8"}
     said = make_recipe(model, model=held, backend=KUNLUN, fusion={"policies": []}, memory={"kv_tokens": 2048})
     prompts, tokens, rig = random_prompts(5, [3, 70]), [], asked(make_rig())
@@ -61,6 +62,7 @@ def test_replayed_steps_of_an_int8_model_give_the_same_tokens(make_rig, model):
             tokens.append(run(core, greedy(prompts, 8)))
     assert tokens[0] == tokens[1]
     assert replays(rig) > 0
+    assert "graphs are not used" not in caplog.text
     assert rig.machine.launches["quant2d"] > 0
 
 

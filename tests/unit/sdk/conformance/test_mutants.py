@@ -84,6 +84,7 @@ def judged(unit: Unit):
 def test_a_mutant_is_killed_by_every_requirement_that_it_names(name):
     found = judged(Unit(mutant=name))
     assert set(found.found) == set(load_mutants()[name].kills)
+    assert found.accidents == {}
 
 
 @pytest.mark.parametrize("key", HEALTHY)

@@ -53,9 +53,9 @@ class Capture(TorchDispatchMode):
             )
             return written
         result = func(*args, **kwargs)
-        if _is_view(func):
-            return result
         outputs = [leaf for leaf in tree_leaves(result) if _is_tensor(leaf)]
+        if _is_view(func) and _is_within(outputs, (args, kwargs)):
+            return result
 
         def step() -> None:
             again = [leaf for leaf in tree_leaves(func(*args, **kwargs)) if _is_tensor(leaf)]
@@ -71,7 +71,14 @@ def _is_tensor(value: object) -> bool:
 
 
 def _is_view(func: Any) -> bool:
+    """Whether it returns a view, or may: `to` and `reshape` return a copy where there is no view."""
     return any(one.alias_info is not None for one in func._schema.returns)
+
+
+def _is_within(outputs: Sequence[torch.Tensor], given: Any) -> bool:
+    """Whether the outputs lie in the memory of what was given."""
+    known = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves(given) if _is_tensor(leaf)}
+    return all(one.untyped_storage().data_ptr() in known for one in outputs)
 
 
 def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -65,12 +65,16 @@ def fork(load: Load, where: Where, answer: Answer, *, hang_s: float) -> None:
     """Open the device, fork, use it in the forked process: how that ends."""
     device = _open(load, where)
     _use(device)
+    reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _use_and_exit(device)
+        _use_and_exit(device, writing)
+    os.close(writing)
     code = _wait(pid, hang_s)
+    with os.fdopen(reading, encoding="utf-8", errors="replace") as channel:
+        told = channel.read()
     _use(device)  # the parent goes on
-    answer({"code": code})
+    answer({"code": code, "told": told})
 
 
 def hold(load: Load, where: Where, answer: Answer, *, nbytes: int) -> None:
@@ -116,12 +120,14 @@ def _use(device: Device) -> None:
 RIGHT, TYPED, WRONG = 0, 3, 4  #: how the forked process ends
 
 
-def _use_and_exit(device: Device) -> None:
+def _use_and_exit(device: Device, writing: int) -> None:
+    """End the forked process; what it could not do goes into the pipe."""
     try:
         _use(device)
     except AnychipError:
         os._exit(TYPED)
-    except BaseException:  # the forked process must not return into the parent's code, whatever happens
+    except BaseException as error:  # the forked process must not return into the parent's code, whatever happens
+        os.write(writing, f"{type(error).__name__}: {error}"[:1000].encode())
         os._exit(WRONG)
     os._exit(RIGHT)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TypeVar
@@ -56,6 +56,19 @@ def error_of(call: Callable[[], object]) -> Exception | None:
     except Exception as error:
         return error
     return None
+
+
+def told_by_thread(error: Exception) -> Violation:
+    """What a thread ran into, for the thread that started it."""
+    found = Violation(f"{type(error).__name__}: {error}")
+    found.__cause__ = error
+    return found
+
+
+def expect_none(problems: Sequence[Violation], what: str = "") -> None:
+    """Raise one Violation for what threads ran into, if they did."""
+    if problems:
+        raise Violation(what + "; ".join(one.message for one in problems[:3])) from problems[0]
 
 
 def random_bytes(count: int, generator: torch.Generator) -> torch.Tensor:
@@ -193,6 +206,7 @@ __all__ = [
     "destroy",
     "download",
     "error_of",
+    "expect_none",
     "finishes",
     "keep_busy",
     "not_under_way",
@@ -201,4 +215,5 @@ __all__ = [
     "same_bits",
     "streams",
     "synchronize",
+    "told_by_thread",
 ]

@@ -13,12 +13,14 @@ from anychip_sdk.conformance.checks._work import (
     Buffers,
     download,
     error_of,
+    expect_none,
     finishes,
     poll,
     random_bytes,
     same_bits,
     streams,
     synchronize,
+    told_by_thread,
 )
 from anychip_sdk.conformance.context import Context
 from anychip_sdk.conformance.requirements import Violation, expect, requirement
@@ -131,12 +133,13 @@ def loading_starts_no_thread(context: Context) -> None:
     covers=("hook:anychip_open_device",),
 )
 def fork_never_hangs(context: Context) -> None:
-    code = ask(context, "fork", hang_s=FORK_S)["code"]
+    answer = ask(context, "fork", hang_s=FORK_S)
+    code, told = answer["code"], answer["told"]
     expect(code is not None, f"a forked process that used the device hung: killed after {FORK_S:g} s")
     expect(
         code in (RIGHT, TYPED),
         f"a forked process that used the device ended with code {code}: a wrong result, an error that is no "
-        f"AnychipError, or (negative) a signal",
+        f"AnychipError, or (negative) a signal{told and f'; it said {told}'}",
     )
 
 
@@ -230,7 +233,7 @@ def foreign_objects_are_safe(context: Context) -> None:
 def threads_have_their_own_device(context: Context) -> None:
     other = context.backend.open(second_device(context), context.config)
     devices = (context.device, other)
-    problems: list[str] = []
+    problems: list[Violation] = []
     sources = [random_bytes(1024, context.generator(str(index))) for index in range(2)]
     workers = [
         threading.Thread(target=_churn, args=(device, source, context.scaled(40, 200), problems))
@@ -243,7 +246,7 @@ def threads_have_their_own_device(context: Context) -> None:
             finishes("a thread with its own device", worker.join)
     finally:
         other.close()
-    expect(not problems, "; ".join(problems[:3]))
+    expect_none(problems)
 
 
 def _unemulated(context: Context) -> Context:
@@ -251,7 +254,7 @@ def _unemulated(context: Context) -> Context:
     return dataclasses.replace(context, load=without_emulator(context.load))
 
 
-def _churn(device: Device, source: torch.Tensor, turns: int, problems: list[str]) -> None:
+def _churn(device: Device, source: torch.Tensor, turns: int, problems: list[Violation]) -> None:
     try:
         for turn in range(turns):
             buffer = device.alloc(source.numel())
@@ -259,9 +262,9 @@ def _churn(device: Device, source: torch.Tensor, turns: int, problems: list[str]
             back = download(device, buffer)
             device.free(buffer)
             if not same_bits(back, source):
-                problems.append(f"turn {turn}: data came back wrong")
+                problems.append(Violation(f"turn {turn}: data came back wrong"))
     except Exception as error:  # it is reported by the thread that started this one
-        problems.append(f"{type(error).__name__}: {error}")
+        problems.append(told_by_thread(error))
 
 
 __all__ = [

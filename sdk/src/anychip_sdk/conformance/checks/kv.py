@@ -255,17 +255,19 @@ def _state(pool: KVPool) -> tuple[object, ...]:
 
 def _expect_refused(pool: KVPool, what: str, call: Callable[[], object], error: type[Exception]) -> Exception:
     """The call raises that error and leaves every count as it was."""
-    before = _state(pool)
+    before, answer, refused = _state(pool), None, None
     try:
         answer = call()
-    except error as refused:
-        expect(_state(pool) == before, f"to {what} is refused, but counts changed", before=before, after=_state(pool))
-        return refused
+    except error as expected:
+        refused = expected
     except Exception as other:
         message = f"to {what} raised {type(other).__name__}: {other}; expected {error.__name__}"
         raise Violation(message) from other
-    message = f"to {what} was accepted (it returned {answer!r}), expected {error.__name__}"
-    raise Violation(message)
+    if refused is None:
+        message = f"to {what} was accepted (it returned {answer!r}), expected {error.__name__}"
+        raise Violation(message)
+    expect(_state(pool) == before, f"to {what} is refused, but counts changed", before=before, after=_state(pool))
+    return refused
 
 
 __all__ = [

@@ -16,14 +16,16 @@ from anychip_sdk.conformance.checks._work import (
     destroy,
     download,
     error_of,
+    expect_none,
     finishes,
     random_bytes,
     same_bits,
     streams,
     synchronize,
+    told_by_thread,
 )
 from anychip_sdk.conformance.context import Context
-from anychip_sdk.conformance.requirements import expect, requirement
+from anychip_sdk.conformance.requirements import Violation, expect, requirement
 from anychip_sdk.device import Device, Stream
 
 NBYTES = 4096
@@ -35,7 +37,7 @@ NBYTES = 4096
     text="Threads that use streams and buffers of their own MUST get the results that one thread gets.",
 )
 def threads_do_not_mix(context: Context) -> None:
-    turns, problems = context.scaled(40, 250), list[str]()
+    turns, problems = context.scaled(40, 250), list[Violation]()
     threads = [
         threading.Thread(target=_work_alone, args=(context.device, context.seed + index, turns, problems))
         for index in range(8)
@@ -44,10 +46,10 @@ def threads_do_not_mix(context: Context) -> None:
         thread.start()
     for thread in threads:
         finishes("a thread with a stream of its own", thread.join, 60)
-    expect(not problems, f"{len(problems)} of 8 threads got wrong results: {'; '.join(problems[:3])}")
+    expect_none(problems, f"{len(problems)} of 8 threads got wrong results: ")
 
 
-def _work_alone(device: Device, seed: int, turns: int, problems: list[str]) -> None:
+def _work_alone(device: Device, seed: int, turns: int, problems: list[Violation]) -> None:
     """Random copies between buffers, mirrored on the host and compared at the end."""
     choose, generator = random.Random(seed), torch.Generator().manual_seed(seed % (1 << 62))
     mirror = [torch.zeros(512, dtype=torch.uint8) for _ in range(4)]
@@ -72,9 +74,9 @@ def _work_alone(device: Device, seed: int, turns: int, problems: list[str]) -> N
             device.copy(host, buffer, stream)
         stream.synchronize()
         if not all(same_bits(one, other) for one, other in zip(got, mirror, strict=True)):
-            problems.append("buffers differ from what was copied into them")
+            problems.append(Violation("buffers differ from what was copied into them"))
     except Exception as error:  # it is reported by the thread that started this one
-        problems.append(f"{type(error).__name__}: {error}")
+        problems.append(told_by_thread(error))
     finally:
         device.destroy_stream(stream)
         for buffer in buffers:

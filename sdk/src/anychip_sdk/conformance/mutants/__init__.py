@@ -10,6 +10,7 @@ from anychip_sdk.conformance.mutants.base import (
     healthy_for,
     load_mutants,
     mutant,
+    with_argument,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "healthy_for",
     "load_mutants",
     "mutant",
+    "with_argument",
 ]

@@ -100,6 +100,8 @@ class Mutant:
         op: whose kernel is wrong; cases of other ops need not be run.
         around: a fault of what is around the backend; in force while cases run.
         pollutes: leaves traces in its process.
+        raises: parts of "Type: text" of what the fault itself raises, where raising is the fault or follows from it.
+            A kill by any other exception is an accident.
     """
 
     name: str
@@ -110,6 +112,7 @@ class Mutant:
     op: str = ""
     around: Callable[[], AbstractContextManager[object]] = nullcontext
     pollutes: bool = False
+    raises: tuple[str, ...] = ()
 
     @property
     def load(self) -> Callable[[], Backend]:
@@ -170,6 +173,7 @@ def mutant(
     claims: Claims | None = None,
     base: type[HealthyPlugin] = HealthyPlugin,
     around: Callable[[], AbstractContextManager[object]] = nullcontext,
+    raises: Sequence[str] = (),
 ) -> Callable[[T], T]:
     """Declare a mutant.
 
@@ -178,7 +182,7 @@ def mutant(
         op: the op that a function is the kernel of.
         claims: what is claimed of it; None: what is claimed of the healthy one.
         base: the plugin in which a kernel, a device or a pool is replaced.
-        around: see Mutant.
+        around, raises: see Mutant.
     """
 
     def wrap(broken: T) -> T:
@@ -186,10 +190,21 @@ def mutant(
         name = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in target.__name__).strip("_")
         fault = " ".join(inspect.cleandoc(target.__doc__ or "").split())
         said = claims or healthy_claims()
-        MUTANTS[name] = Mutant(name, kills, fault, _plugin_with(target, op, base), said, op, around)
+        plugin = _plugin_with(target, op, base)
+        MUTANTS[name] = Mutant(name, kills, fault, plugin, said, op, around, raises=tuple(raises))
         return broken
 
     return wrap
+
+
+def with_argument(op: str, args: Sequence[Any], **changes: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """An op's arguments with some of them changed, found by the schema's names: positions move as schemas grow."""
+    names = [arg.name for arg in CATALOGUE[op].args]
+    unknown = sorted(changes.keys() - set(names))
+    if unknown:
+        message = f"op {op} has no argument {', '.join(unknown)}; expected one of {', '.join(names)}"
+        raise ValueError(message)
+    return tuple(changes.get(name, lambda value: value)(value) for name, value in zip(names, args, strict=True))
 
 
 def _plugin_with(broken: Any, op: str, base: type[HealthyPlugin]) -> type[HealthyPlugin]:
@@ -229,7 +244,8 @@ def _of_fault(fault: Fault) -> Mutant:
     needed = {need: True for key in fault.kills for need in REQUIREMENTS[key].needs}
     claims = replace(claims, capabilities={**claims.capabilities, **needed})
     op = getattr(fault.plugin, "broken_op", "")
-    return Mutant(fault.name, fault.kills, fault.text, fault.plugin, claims, op, pollutes=fault.name in POLLUTING)
+    pollutes = fault.name in POLLUTING
+    return Mutant(fault.name, fault.kills, fault.text, fault.plugin, claims, op, pollutes=pollutes, raises=fault.raises)
 
 
 __all__ = [
@@ -245,4 +261,5 @@ __all__ = [
     "healthy_for",
     "load_mutants",
     "mutant",
+    "with_argument",
 ]

@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from anychip_sdk.conformance.cases import Planned, load_checks, plan_cases
+from anychip_sdk.conformance.mutants.accidents import accident
 from anychip_sdk.conformance.mutants.base import Mutant, healthy_for, load_mutants
 from anychip_sdk.conformance.requirements import REQUIREMENTS, Level
 from anychip_sdk.conformance.run.attempt import Bench
@@ -44,6 +45,7 @@ class Judged:
         found: requirement -> the first violation's case and message; requirements that passed are not there.
         cases: requirement -> how many cases were run.
         error: why nothing could be run; empty where it could.
+        accidents: requirement -> the exception by which it fails, where that is not the mutant's fault.
     """
 
     unit: Unit
@@ -51,6 +53,7 @@ class Judged:
     cases: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     error: str = ""
+    accidents: dict[str, str] = field(default_factory=dict)
 
 
 def judge(unit: Unit) -> Judged:
@@ -64,6 +67,7 @@ def judge(unit: Unit) -> Judged:
     claims = mutant.claims if mutant is not None else healthy.claims
     load = mutant.load if mutant is not None else healthy.load()
     found: dict[str, str] = {}
+    accidents: dict[str, str] = {}
     cases: dict[str, int] = {}
     with mutant.around() if mutant is not None else nullcontext():
         try:
@@ -77,9 +81,11 @@ def judge(unit: Unit) -> Judged:
                 cases[key] = cases.get(key, 0) + 1
                 if attempt.outcome == "failed":
                     found[key] = f"{one.id}: {attempt.message}"
+                    if mutant is not None and (stray := accident(mutant, attempt)):
+                        accidents[key] = stray
                     break
         bench.device.close()
-    return Judged(unit, found, cases, time.perf_counter() - started_s)
+    return Judged(unit, found, cases, time.perf_counter() - started_s, accidents=accidents)
 
 
 def neighbours(mutant: Mutant) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from anychip_sdk.conformance.mutants.base import mutant
+from anychip_sdk.conformance.mutants.base import mutant, with_argument
 from anychip_sdk.conformance.reference.kernels import reference_kernel
 from anychip_sdk.ops import CATALOGUE
 from anychip_sdk.step import Paged, Step
@@ -56,7 +56,7 @@ def ffn_has_up_first(
 @mutant("AC-OP-001", op="mha")
 def mha_ignores_the_output_bias(*args: Any) -> Any:
     """The output projection's bias is not added."""
-    return exact("mha")(*args[:13], None, *args[14:])
+    return exact("mha")(*with_argument("mha", args, out_bias=lambda _: None))
 
 
 @mutant("AC-OP-001", op="embedding")

@@ -110,14 +110,9 @@ healthy("AC-OP-023", PreparingPlugin, CLAIMS)
 class PreparesTheFirstStepOnly(PreparingPlugin):
     """What was prepared of the first step serves all that follow."""
 
-    def make(self, facts: Facts, constants: Mapping[str, Any], limits: StepLimits) -> Callable[[Step], Step]:
-        kept: list[Step] = []
-
-        def prepared(step: Step) -> Step:
-            kept.append(step)
-            return kept[0]
-
-        return prepared
+    def fill(self, buffer: torch.Tensor, table: torch.Tensor) -> None:
+        if not bool(buffer.any()):
+            super().fill(buffer, table)
 
 
 @mutant("AC-OP-023", op="paged_attention")

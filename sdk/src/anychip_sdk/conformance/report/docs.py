@@ -47,9 +47,11 @@ can be skipped while it runs.
     platform conformance list                                  # this page's requirements
 
 Each group of cases runs in a process of its own, each case within a time limit: a crash or a hang is that case's
-failure, and the rest goes on. A case's seed is made of its id, so each failure comes with the one command that repeats
-it, and with its inputs, results, expected values and bounds in a file. Levels change how many inputs there are, never
-what is allowed: `smoke` (seconds to two minutes), `std` (a certificate's usual one), `deep` and `soak`.
+failure, and the rest goes on. These processes start with the variables that the backend names for the engine's worker
+(`BackendInfo.environment`), where the user set none: what is tested is what serves. A case's seed is made of its id,
+so each failure comes with the one command that repeats it, and with its inputs, results, expected values and bounds
+in a file. Levels change how many inputs there are, never what is allowed: `smoke` (seconds to two minutes), `std` (a
+certificate's usual one), `deep` and `soak`.
 
 ## What a case and a run are called
 
@@ -148,7 +150,9 @@ def _matrix(mutants: Iterable[Mutant]) -> str:
     return (
         f"## Kill matrix\n\nThe suite is tested itself: {len(ordered)} backends are wrong in one way each, and "
         "`platform conformance selftest` shows that each is failed by the requirements named here, that every MUST "
-        "fails at least one, and that the healthy chip passes them all. Certificates state the result. "
+        "fails at least one, and that the healthy chip passes them all. Certificates state the result. A kill counts "
+        "where a check found the fault. A mutant that raises since it was written for other arguments than it gets is "
+        "reported as killed by accident and fails the selftest; one whose fault is to raise names what it raises. "
         "Where a fault lies in memory, copies, streams, ops or the KV pool, the other requirements of that track that "
         "it fails are listed too.\n\n" + _table(("Mutant", "Fault", "Found by"), rows)
     )

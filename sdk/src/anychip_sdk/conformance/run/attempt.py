@@ -29,7 +29,11 @@ EVIDENCE = "evidence.pt"
 
 @dataclass(frozen=True)
 class Attempt:
-    """How one case ended."""
+    """How one case ended.
+
+    Attributes:
+        raised: "Type: text" of the exception behind a failure; empty where the check itself judged what it got.
+    """
 
     outcome: Outcome
     message: str = ""
@@ -38,6 +42,7 @@ class Attempt:
     fallbacks: tuple[str, ...] = ()
     evidence: str = ""  #: the file's path
     poisoned: bool = False  #: the device is of no use any more
+    raised: str = ""
 
 
 @dataclass
@@ -65,16 +70,17 @@ class Bench:
         config: DeviceConfig | None = None,
         repro: Path | None = None,
         repeat: int = 1,
+        backend: Backend | None = None,
     ) -> Bench:
-        """Load the backend and open one of its devices.
+        """Load the backend, unless it is given, and open one of its devices.
 
         Raises:
             AnychipError: it can't be loaded, has no device, or can't open it.
         """
-        backend = load()
-        info = backend.find_device(device)
+        found = backend or load()
+        info = found.find_device(device)
         used = config or DeviceConfig(threads=1)
-        return cls(load, backend, info, used, backend.open(info, used), claims, level, repro, repeat)
+        return cls(load, found, info, used, found.open(info, used), claims, level, repro, repeat)
 
     def try_out(self, planned: Planned) -> Attempt:
         """The case, `repeat` times or until it fails."""
@@ -106,14 +112,14 @@ class Bench:
             torch.manual_seed(seed)
             outcome: Outcome = "failed"
             evidence: Mapping[str, Any] = {}
-            message = ""
+            message = raised = ""
             try:
                 planned.requirement.check(*((context,) if planned.case is None else (context, planned.case)))
                 outcome = "passed_via_fallback" if context.fallbacks else "passed"
             except Violation as violation:
-                message, evidence = violation.message, violation.evidence
+                message, evidence, raised = violation.message, violation.evidence, _raised(violation)
             except Exception as error:
-                message = f"{type(error).__name__}: {error}\n{_where(error)}"
+                message, raised = f"{type(error).__name__}: {error}\n{_where(error)}", _raised(error)
         return Attempt(
             outcome,
             message[:MESSAGE_MAX],
@@ -121,6 +127,7 @@ class Bench:
             {name: float(value) for name, value in context.measured.items() if math.isfinite(value)},
             tuple(sorted(context.fallbacks)),
             self._keep(planned, evidence),
+            raised=raised[:MESSAGE_MAX],
         )
 
     def _keep(self, planned: Planned, evidence: Mapping[str, Any]) -> str:
@@ -171,6 +178,14 @@ def _storable(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         return [_storable(item) for item in value]
     return value if isinstance(value, (int, float, str, bool, type(None))) else repr(value)
+
+
+def _raised(error: BaseException) -> str:
+    """The exception that a failure goes back to, as type and text; nothing where a comparison failed."""
+    cause: BaseException | None = error
+    while isinstance(cause, (Violation, AssertionError)):
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return "" if cause is None else f"{type(cause).__name__}: {cause}"
 
 
 def _where(error: BaseException) -> str:

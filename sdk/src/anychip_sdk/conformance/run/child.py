@@ -11,10 +11,10 @@ import json
 import os
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -24,11 +24,17 @@ from anychip_sdk.conformance.claims import Claims
 from anychip_sdk.conformance.requirements import Level
 from anychip_sdk.conformance.run.attempt import Bench
 from anychip_sdk.device import DeviceConfig
+from anychip_sdk.environment import missing_variables
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a process works with for all of its cases."""
+    """What a process works with for all of its cases.
+
+    Attributes:
+        environment: what the backend names for a worker's process, which this one was started with; None: it has not
+            been asked yet.
+    """
 
     load: Callable[[], Backend]
     claims: Claims
@@ -38,6 +44,7 @@ class Job:
     repro: Path
     repeat: int
     timeout_s: float
+    environment: Mapping[str, str] | None = None
 
 
 def main(answers: int) -> None:
@@ -52,6 +59,11 @@ def main(answers: int) -> None:
             channel.write(json.dumps(values) + "\n")
             channel.flush()
 
+        backend = job.load()
+        missing = missing_variables(backend.info.environment)
+        if missing and job.environment is None:  # libraries read them as they are loaded: it is too late for this one
+            answer(environment=dict(backend.info.environment))
+            _end()
         bench = Bench.open(
             job.load,
             job.claims,
@@ -60,6 +72,7 @@ def main(answers: int) -> None:
             config=job.config,
             repro=job.repro,
             repeat=job.repeat,
+            backend=backend,
         )
         planned = {one.id: one for one in plan_cases(job.claims, job.level)}
         answer(ready=identity_of(bench))
@@ -95,6 +108,10 @@ def identity_of(bench: Bench) -> dict[str, Any]:
 def _leave(bench: Bench) -> None:
     """Close the device, but let no destructor of a vendor's library decide how the process ends."""
     bench.device.close()
+    _end()
+
+
+def _end() -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

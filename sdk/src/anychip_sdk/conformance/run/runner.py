@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -104,6 +104,7 @@ class _Run:
         self.target, self.options, self.out, self.planned, self.listen = target, options, out, planned, listen
         self.done: dict[str, CaseResult] = {}
         self.ready: dict[str, Any] = {}
+        self.environment: Mapping[str, str] | None = None  #: what the backend names for its process, once it was asked
         self.started = now()
 
     def results(self) -> Results:
@@ -159,11 +160,13 @@ class _Run:
             self.out.absolute() / "repro",
             options.repeat,
             options.limit_s,
+            self.environment,
         )
         worker = Worker(job, self.out / "logs" / f"{group}.log", options.limit_s)
         try:
             yield worker
         finally:
+            self.environment = worker.environment
             worker.kill()
 
     def _named(self, one: Planned, attempt: Attempt) -> CaseResult:

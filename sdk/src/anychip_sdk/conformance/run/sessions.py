@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
@@ -49,6 +49,7 @@ class Workers:
         self._folder = folder
         self._key: tuple[str, str] = ("", "")
         self._worker: Worker | None = None
+        self._environments: dict[str, Mapping[str, str] | None] = {}
 
     def for_case(self, chosen: Chosen, one: Planned) -> Worker:
         key = (chosen.target.name, group_of(one, chosen.options.level))
@@ -64,6 +65,7 @@ class Workers:
                 self._folder / "repro",
                 1,
                 limit_s,
+                self._environments.get(chosen.target.name),
             )
             self._worker = Worker(job, self._folder / f"{next(_numbers)}.log", limit_s)
             self._key = key
@@ -71,6 +73,7 @@ class Workers:
 
     def end(self) -> None:
         if self._worker is not None:
+            self._environments[self._key[0]] = self._worker.environment
             problem = self._worker.close()
             self._worker = None
             assert not problem, problem

@@ -11,12 +11,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from anychip_sdk.conformance.run.attempt import Attempt
 from anychip_sdk.conformance.run.child import Job
+from anychip_sdk.environment import worker_environment
 from anychip_sdk.errors import BackendBroken
 
 START_S = 300.0  #: for importing torch on a busy machine and bringing up a device
@@ -34,6 +37,9 @@ class StartFailed(BackendBroken):
 class Worker:
     """Runs cases one by one, in a process that is started when needed and started anew after a crash.
 
+    It has the variables that the backend names for the engine's worker: the first process that lacks some of them says
+    so, and is started again.
+
     Args:
         job: what the process works with.
         log: where its output goes.
@@ -48,14 +54,28 @@ class Worker:
         self._answers: queue.Queue[str | None] = queue.Queue()
         self.ready: dict[str, Any] = {}  #: what the process said of the device
 
+    @property
+    def environment(self) -> Mapping[str, str] | None:
+        """What the backend names for a worker's process; None where nothing was missing so far."""
+        return self._job.environment
+
     def start(self) -> None:
         """Start the process and wait until it has the device.
 
         Raises:
             StartFailed: with the end of its output.
         """
+        answer = self._launch()
+        if "environment" in answer:
+            self.kill()
+            self._job = replace(self._job, environment=answer["environment"])
+            answer = self._launch()
+        self.ready = answer["ready"]
+
+    def _launch(self) -> dict[str, Any]:
+        """Start the process; the first thing that it says."""
         reading, writing = os.pipe()
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environment = {**worker_environment(self._job.environment or {}), "OMP_NUM_THREADS": "1"}
         with self._log.open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-c", _BOOT, str(writing), json.dumps(sys.path)],
@@ -80,7 +100,7 @@ class Worker:
                 f"no case can be run: the process that opens the device {answer}: {tail.rpartition(chr(10))[2]}\n{tail}"
             )
             raise StartFailed(message)
-        self.ready = answer["ready"]
+        return answer
 
     def run(self, case: str) -> Attempt:
         """One case. Whatever happens in it, this returns.

@@ -35,6 +35,20 @@ def test_a_replay_computes_anew_on_the_same_buffers(ready: Stack) -> None:
         assert torch.equal(result, piece(ready, x, weight, torch.zeros(2, 8)))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_may_be_a_view_is_replayed_where_it_is_a_copy(ready: Stack, dtype: torch.dtype) -> None:
+    """In inference mode a cast comes as one op, which gives the tensor itself or a copy."""
+    x = torch.ones(2, 8)
+    graph = ready.accelerator.CUDAGraph()
+    with torch.inference_mode():
+        with ready.accelerator.graph(graph):
+            result = x.to(dtype).t().reshape(4, 4)
+        x.normal_()
+        graph.replay()
+        ready.accelerator.synchronize()
+        assert torch.equal(result, x.to(dtype).t().reshape(4, 4))
+
+
 def test_what_needs_a_result_on_the_host_is_not_permitted(ready: Stack) -> None:
     x = torch.ones(3)
     graph = ready.accelerator.CUDAGraph()

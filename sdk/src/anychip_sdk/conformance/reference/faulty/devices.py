@@ -158,7 +158,7 @@ class _Sink(WorkerStream):
             super().submit(name, run)  # type: ignore[arg-type]
 
 
-@device_fault("AC-DEVICE-011")
+@device_fault("AC-DEVICE-011", raises=["a buffer of refchip:"])
 class OneCurrentDevice(AsyncReferenceDevice):
     """The current device is one for all threads: a buffer lands on whichever was named last."""
 

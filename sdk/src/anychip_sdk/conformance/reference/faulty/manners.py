@@ -8,6 +8,7 @@ import torch
 
 from anychip_sdk import ops
 from anychip_sdk.conformance.reference.faulty.kernels import Pair, Single, kernel_fault
+from anychip_sdk.step import Step
 
 _linear: Single = ops.linear.reference
 _rms_norm: Single = ops.rms_norm.reference
@@ -33,10 +34,11 @@ def a_store_runs_over(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 @kernel_fault("kv_write", "AC-OP-011")
 def another_slot_is_written(
-    k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slots: torch.Tensor
+    k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, step: Step, group: int = 0
 ) -> Pair:
     """Padding tokens of a whole block go to the slot behind the last token's."""
-    ops.kv_write.reference(k, v, k_cache, v_cache, slots)
+    ops.kv_write.reference(k, v, k_cache, v_cache, step, group)
+    slots = step.paged(group).slots
     if len(slots) % 4:
         v_cache.view(-1, *v_cache.shape[2:])[(slots[-1] + 1) % (v_cache.shape[0] * v_cache.shape[1])] = 0
     return k_cache, v_cache
@@ -124,28 +126,28 @@ def sums_begin_with_old_memory(x: torch.Tensor, residual: torch.Tensor, weight: 
 
 
 @kernel_fault("embedding", "AC-OP-019")
-def offsets_are_floats(token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def offsets_are_floats(step: Step, weight: torch.Tensor) -> torch.Tensor:
     """Computes offsets in float32, which stops counting at 2^24."""
     width = weight.shape[1]
-    starts = (token_ids.float() * width).long().clamp(max=weight.numel() - width)
+    starts = (step.token_ids.float() * width).long().clamp(max=weight.numel() - width)
     return weight.reshape(-1)[starts.unsqueeze(1) + torch.arange(width)]
 
 
-@kernel_fault("qk_norm_rope", "AC-OP-020")
+@kernel_fault("qk_norm_rope", "AC-OP-020", raises=["RuntimeError: no kernel image for head_dim"])
 def a_head_dim_is_missing(
     q: torch.Tensor,
     k: torch.Tensor,
     q_weight: torch.Tensor,
     k_weight: torch.Tensor,
     eps: float,
-    positions: torch.Tensor,
+    step: Step,
     table: torch.Tensor,
 ) -> Pair:
     """Was compiled for multiples of 16, but requires nothing of the head dimension."""
     if q.shape[-1] % 16:
         message = f"no kernel image for head_dim {q.shape[-1]}"
         raise RuntimeError(message)
-    pair: Pair = ops.qk_norm_rope.reference(q, k, q_weight, k_weight, eps, positions, table)
+    pair: Pair = ops.qk_norm_rope.reference(q, k, q_weight, k_weight, eps, step, table)
     return pair
 
 

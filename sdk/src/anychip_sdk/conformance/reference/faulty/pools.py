@@ -15,7 +15,7 @@ from anychip_sdk.hooks import hookimpl
 from anychip_sdk.kv import KVPool, PoolSpec, SlabKVPool
 
 
-def pool_fault(*kills: str) -> Callable[[type[SlabKVPool]], type[SlabKVPool]]:
+def pool_fault(*kills: str, raises: Sequence[str] = ()) -> Callable[[type[SlabKVPool]], type[SlabKVPool]]:
     """Declare a broken pool; its class's name and docstring name the fault."""
 
     def wrap(broken: type[SlabKVPool]) -> type[SlabKVPool]:
@@ -25,7 +25,7 @@ def pool_fault(*kills: str) -> Callable[[type[SlabKVPool]], type[SlabKVPool]]:
         create.__name__ = "anychip_create_kv_pool"
         plugin = type(f"{broken.__name__}Plugin", (AsyncReferencePlugin,), {"anychip_create_kv_pool": hookimpl(create)})
         name = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in broken.__name__).strip("_")
-        FAULTS[name] = Fault(name, kills, plugin, (broken.__doc__ or "").strip())
+        FAULTS[name] = Fault(name, kills, plugin, (broken.__doc__ or "").strip(), tuple(raises))
         return broken
 
     return wrap
@@ -88,7 +88,7 @@ class PartialAllocationLeaks(SlabKVPool):
         return super().alloc(count)
 
 
-@pool_fault("AC-KV-004")
+@pool_fault("AC-KV-004", raises=["IndexError: pop from empty list"])
 class ExhaustionIsAnyError(SlabKVPool):
     """Raises what its list raises."""
 
@@ -148,7 +148,7 @@ class CopiesSpill(SlabKVPool):
                     slab[:, target + 1, 0].copy_(slab[:, source, 0])
 
 
-@pool_fault("AC-KV-009")
+@pool_fault("AC-KV-009", raises=["KVPoolExhausted: KV pool: "])
 class OnlyRunsAreGiven(SlabKVPool):
     """Needs pages next to each other, so that holes can't be used together."""
 
