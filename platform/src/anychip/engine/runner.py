@@ -150,7 +150,8 @@ class Runner:
     def _choose(self, plan: StepPlan, draws: SequenceOf[Draw], logits: torch.Tensor) -> Chosen:
         if len(draws) != logits.shape[0]:  # forks: one row of logits for several completions
             repeats = [len(row.draws) for row in plan.rows if row.draws]
-            logits = logits.repeat_interleave(self._transfers.to_device(torch.tensor(repeats)), dim=0)
+            counts = self._transfers.to_device(torch.tensor(repeats))
+            logits = logits.repeat_interleave(counts, dim=0, output_size=len(draws))  # the host knows the sum
         chosen = self._sampler(logits, draws)
         self._newest, self._newest_of = chosen.tokens, chosen.sequences
         return chosen
