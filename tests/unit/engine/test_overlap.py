@@ -244,3 +244,11 @@ def test_a_warm_up_leaves_no_step_behind(core):
     core.warm_up()
     assert not core._flights
     assert core.stats()["steps"] == core.stats()["steps_ahead"] == 0
+
+
+def test_an_engine_closes_with_a_step_in_flight(tiny):
+    with core_of(recipe_of(tiny, True)) as core:
+        core.add(greedy(random_prompts(1, [5]), 9)[0])
+        core.step()
+        assert core._flights
+        core.close()

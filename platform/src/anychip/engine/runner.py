@@ -169,7 +169,8 @@ class Runner:
 
     def _choose(self, logits: torch.Tensor) -> Chosen:
         if len(self._draws) != logits.shape[0]:  # forks: one row of logits for several completions
-            logits = logits.repeat_interleave(self._transfers.to_device(torch.tensor(self._repeats)), dim=0)
+            counts = self._transfers.to_device(torch.tensor(self._repeats))
+            logits = logits.repeat_interleave(counts, dim=0, output_size=len(self._draws))  # the host knows the sum
         chosen = self._sampler(logits, self._draws, self._later)
         self._newest, self._newest_of = chosen.tokens, chosen.sequences
         return chosen

@@ -30,7 +30,9 @@ class _Scores(NamedTuple):
 class Chosen(NamedTuple):
     """A step's tokens before anybody has waited for them."""
 
-    tokens: torch.Tensor  #: int64 [draws], on the device
+    tokens: (
+        torch.Tensor
+    )  #: int64 [draws], on the device; the step behind, which may run before anybody waits, leaves them alone
     sequences: list[int]  #: that get them
     scores: list[_Scores]
 
