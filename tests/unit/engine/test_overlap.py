@@ -246,9 +246,10 @@ def test_a_warm_up_leaves_no_step_behind(core):
     assert core.stats()["steps"] == core.stats()["steps_ahead"] == 0
 
 
-def test_an_engine_closes_with_a_step_in_flight(tiny):
-    with core_of(recipe_of(tiny, True)) as core:
+def test_a_model_closes_with_a_step_in_flight(tiny):
+    backend, plugin = late_backend()
+    with core_of(recipe_of(tiny, True, "late"), backend) as core:
         core.add(greedy(random_prompts(1, [5]), 9)[0])
         core.step()
         assert core._flights
-        core.close()
+    assert not plugin.opened.is_open
