@@ -20,7 +20,7 @@ def backend(tmp_path, monkeypatch):
     import acme_chip
 
     yield load_backend("acme", acme_chip, distribution="anychip-acme", version="0.1.0")
-    monkeypatch.delitem(sys.modules, "acme_chip")
+    del sys.modules["acme_chip"]
 
 
 def test_they_are_twenty_lines():
