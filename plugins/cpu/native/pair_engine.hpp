@@ -34,6 +34,11 @@ struct PairEngine {
       out[j + 1] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, _mm512_load_si512(kOrder + 32), b));
     }
   }
+  template <int Vectors>
+  static void mixed_units(const bf16* even, const bf16* odd, F* out) {
+    value_units<Vectors>(even, odd, out);
+  }
+  static void put_in_order(float*, std::int64_t) {}
   // weights of keys that lie beside each other, as units, and what these sum to
   static F pack_weights(const F* weights, int vectors, float* units) {
     F sum = _mm512_setzero_ps();
@@ -43,14 +48,6 @@ struct PairEngine {
       sum = _mm512_add_ps(sum, sum_pairs(pairs));
     }
     return sum;
-  }
-  // weights of an even and an odd key
-  static F join_weights(const F* weights, float* units) {
-    const __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(weights[0]));
-    const __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(weights[1]));
-    const __m512i pairs = _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
-    _mm512_storeu_si512(units, pairs);
-    return sum_pairs(pairs);
   }
 
  private:
