@@ -1,5 +1,5 @@
-// A few tokens' keys or values with the rows that read one kv head: registers hold as much as they can. Knows Simd and an
-// engine; knows no block.
+// A few tokens' keys or values with the rows that read one kv head: registers hold as much as they can. Knows Simd and
+// an engine; knows no block.
 #pragma once
 
 #include "attention_rows.hpp"
@@ -11,7 +11,7 @@ class FewTokens {
   using T = typename Engine::Element;
   using F = Simd::F;
   static constexpr int W = Simd::kWidth, kPer = Engine::kPerUnit;
-  static constexpr int kLine = 64 / sizeof(T), kStep = W * kPer;  // elements of a line of the cache, of a vector of a key
+  static constexpr int kLine = 64 / sizeof(T), kStep = W * kPer;  // elements: of a line of the cache, of a key's vector
   static constexpr int kLineSteps = kLine > kStep ? kLine / kStep : 1;
 
   // The greatest power of two, at most `most`, of which `each` times as many vectors stay in registers.
@@ -20,18 +20,18 @@ class FewTokens {
   }
 
  public:
-  static constexpr int kUnits = 4;  // whose values are mixed together
+  static constexpr int kUnits = 4;   // whose values are mixed together
+  static constexpr int kTokens = 4;  // whose keys are scored together where there are registers
 
-  // Whose keys are scored together with so many rows.
-  static constexpr int tokens(int group) { return fitting(group, 4); }
+  static constexpr int tokens(int group) { return fitting(group, kTokens); }
 
   // [rows, keys]: a key is widened once for all rows, a query loaded once for all keys; the sums stay in registers.
   // What is `ahead` is fetched meanwhile.
   template <int Group>
-  [[gnu::always_inline]] static void score(const T* const (&keys)[tokens(Group)], const T* const (&ahead)[tokens(Group)],
-                                           std::int64_t shift, std::int64_t dim, const float* queries, float scale,
-                                           float* scores) {
-    constexpr int kTokens = tokens(Group), kCount = Group * kTokens;
+  [[gnu::always_inline]] static void score(const T* const (&keys)[tokens(Group)],
+                                           const T* const (&ahead)[tokens(Group)], std::int64_t shift,
+                                           std::int64_t dim, const float* queries, float scale, float* scores) {
+    constexpr int kTogether = tokens(Group), kCount = Group * kTogether;
     F sums[kCount];
 #pragma GCC unroll 32
     for (int i = 0; i < kCount; ++i) sums[i] = Simd::zero();
@@ -41,7 +41,7 @@ class FewTokens {
 #pragma GCC unroll 8
       for (int step = 0; step < kLineSteps; ++step, queries += Group * W) {
 #pragma GCC unroll 4
-        for (int t = 0; t < kTokens; ++t)
+        for (int t = 0; t < kTogether; ++t)
           if (t % kLineSteps == step) __builtin_prefetch(ahead[t] + at, 0, kOnce);
         multiply<Group, Engine::load_units>(keys, at + step * kStep, queries, sums);
       }
@@ -62,7 +62,7 @@ class FewTokens {
       Simd::store(lanes + i, Simd::sum_each(some) * Simd::set(scale));
     }
 #pragma GCC unroll 4
-    for (int r = 0; r < Group; ++r) std::memcpy(scores + r * kBlock, lanes + r * kTokens, kTokens * sizeof(float));
+    for (int r = 0; r < Group; ++r) std::memcpy(scores + r * kBlock, lanes + r * kTogether, kTogether * sizeof(float));
   }
 
   // Adds the values, each with its weight, to the rows' sums: values stay in registers, one row's sums after the other
@@ -87,15 +87,15 @@ class FewTokens {
   template <int Group, F load(const T*)>
   [[gnu::always_inline]] static void multiply(const T* const (&keys)[tokens(Group)], std::int64_t at,
                                               const float* queries, F (&sums)[Group * tokens(Group)]) {
-    constexpr int kTokens = tokens(Group);
+    constexpr int kTogether = tokens(Group);
     F query[Group];
 #pragma GCC unroll 4
     for (int r = 0; r < Group; ++r) query[r] = Simd::load(queries + r * W);
 #pragma GCC unroll 4
-    for (int t = 0; t < kTokens; ++t) {
+    for (int t = 0; t < kTogether; ++t) {
       const F key = load(keys[t] + at);
 #pragma GCC unroll 4
-      for (int r = 0; r < Group; ++r) sums[r * kTokens + t] = Engine::dot(sums[r * kTokens + t], key, query[r]);
+      for (int r = 0; r < Group; ++r) sums[r * kTogether + t] = Engine::dot(sums[r * kTogether + t], key, query[r]);
     }
   }
 

@@ -1,8 +1,8 @@
 // Attention of several tokens to one kv head, as products of matrices. Knows Simd and an engine.
 //
 // A block's keys and values are packed once for all rows, and the next one's fetched meanwhile. The lanes of a vector are
-// keys while scores are made and dimensions while values are mixed; scores are summed in the order in which Stream folds
-// them.
+// keys while scores are made and dimensions while values are mixed; scores are summed in the order in which Simd adds the
+// lanes of one vector.
 #pragma once
 
 #include "attention_weights.hpp"
@@ -146,7 +146,7 @@ class Tiles {
     for (int j = 0; j < Vectors; ++j) Simd::store(to + j * W, values[j]);
   }
 
-  // Units i, i + W, i + 2 W ... of a query make one sum; the W sums are folded as Stream folds them.
+  // Units i, i + W, i + 2 W ... of a query make one sum; the W sums are folded as Simd::sum adds lanes.
   template <int Rows>
   void score(std::int64_t row) {
     const float* queries = queries_ + row * stride_;
