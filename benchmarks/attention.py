@@ -95,7 +95,7 @@ def layers(rows: Rows, options: argparse.Namespace) -> tuple[Step, list[tuple[to
     slab = CpuDevice().alloc(count * per_layer).view(dtype).view(count, 2, *shape)
     slab.copy_(torch.randn(slab[0].shape))
     q = torch.randn(rows.tokens, heads, head_dim).to(dtype)
-    return step, [(q, layer[0], layer[1]) for layer in slab]
+    return step, [(q, layer[0], layer[1]) for layer in slab] * (model_layers if options.cached else 1)
 
 
 def measure(kernels: dict[str, Attention], rows: Rows, options: argparse.Namespace) -> dict[str, float]:

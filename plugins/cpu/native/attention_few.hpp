@@ -20,8 +20,9 @@ class FewTokens {
   }
 
  public:
-  static constexpr int kUnits = 4;   // whose values are mixed together
-  static constexpr int kTokens = 4;  // whose keys are scored together where there are registers
+  static constexpr int kUnits = 4;  // whose values are mixed together
+  // whose keys are scored together where there are registers: so that the sums of two rows fill a vector
+  static constexpr int kTokens = W < 16 ? 4 : 8;
 
   static constexpr int tokens(int group) { return fitting(group, kTokens); }
 
@@ -40,7 +41,7 @@ class FewTokens {
     for (std::int64_t lines = dim / (kStep * kLineSteps); lines > 0; --lines, at += kStep * kLineSteps) {
 #pragma GCC unroll 8
       for (int step = 0; step < kLineSteps; ++step, queries += Group * W) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int t = 0; t < kTogether; ++t)
           if (t % kLineSteps == step) __builtin_prefetch(ahead[t] + at, 0, kOnce);
         multiply<Group, Engine::load_units>(keys, at + step * kStep, queries, sums);
@@ -91,7 +92,7 @@ class FewTokens {
     F query[Group];
 #pragma GCC unroll 4
     for (int r = 0; r < Group; ++r) query[r] = Simd::load(queries + r * W);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int t = 0; t < kTogether; ++t) {
       const F key = load(keys[t] + at);
 #pragma GCC unroll 4

@@ -155,7 +155,7 @@ class Stream {
     const std::int64_t parts = parts_.count, query_floats = Group * round_up(units_, W);
     for (std::int64_t key = first / kTokens * kTokens; key < last; key += kTokens) {
       const T *keys[kTokens], *ahead[kTokens];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int t = 0; t < kTokens; ++t) {
         keys[t] = keys_ + places_[smaller(larger(key + t, first), last - 1)];
         ahead[t] = coming();

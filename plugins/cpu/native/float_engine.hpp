@@ -22,6 +22,7 @@ struct FloatEngine {
   // the same in an order in which they are cheaper to have; put_in_order is for sums of such
   template <int Vectors>
   static void mixed_units(const T* even, const T*, F* out) {
+#pragma GCC unroll 4
     for (int j = 0; j + 1 < Vectors; j += 2) Simd::load_two(even + j * Simd::kWidth, out + j);
     if (Vectors % 2 != 0) out[Vectors - 1] = Simd::load(even + (Vectors - 1) * Simd::kWidth);
   }

@@ -28,8 +28,10 @@ struct PairEngine {
         0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
         11, 43, 12, 44, 13, 45, 14, 46, 15, 47, 16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53,
         22, 54, 23, 55, 24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63};
+#pragma GCC unroll 4
     for (int j = 0; j + 1 < Vectors; j += 2) {
-      const __m512i a = _mm512_loadu_si512(even + j * 16), b = _mm512_loadu_si512(odd + j * 16);
+      __m512i a = _mm512_loadu_si512(even + j * 16), b = _mm512_loadu_si512(odd + j * 16);
+      asm("" : "+v"(a), "+v"(b));  // else each is loaded for either
       out[j] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, _mm512_load_si512(kOrder), b));
       out[j + 1] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, _mm512_load_si512(kOrder + 32), b));
     }
