@@ -35,15 +35,6 @@ class Scratch {
   float* memory_;
 };
 
-// Vectors become their sum, in the order in which Simd::sum adds the lanes of one.
-inline Simd::F fold(Simd::F* vectors) {
-#pragma GCC unroll 4
-  for (int step = Simd::kWidth / 2; step > 0; step /= 2)
-#pragma GCC unroll 8
-    for (int i = 0; i < step; ++i) vectors[i] = vectors[i] + vectors[i + step];
-  return vectors[0];
-}
-
 // Of each row, a query token's head: the sum of weighted values, the largest score, the sum of weights; those of the
 // span that is worked on and those of all spans before it.
 class RunningSums {
@@ -58,6 +49,7 @@ class RunningSums {
   }
 
   float* sums(std::int64_t row) { return span_.sums + row * dim_; }
+  float* total(std::int64_t row) { return total_.sums + row * dim_; }
   float& largest(std::int64_t row) { return span_.largest[row]; }
   float& weights(std::int64_t row) { return span_.weights[row]; }
 

@@ -1,55 +1,34 @@
 // Attention of one token, or of tokens of several rows that see the same keys: these and their values are read once, in
 // the order of memory. Knows Simd and an engine.
 //
-// The lanes of a vector are rows, which are heads of the tokens, so that nothing but the dimensions is summed across
-// lanes: a key's products with W rows are summed together. Heads that read the same kv head lie side by side.
+// Rows are heads of the tokens. Those that read one kv head lie side by side and are worked on together, with a few
+// neighbouring keys or values at a time.
 #pragma once
 
-#include "attention_rows.hpp"
+#include "attention_few.hpp"
+#include "attention_weights.hpp"
 
 namespace {
 
-// Which head a lane works for. Heads of one kv head are not cut but if they are more than kGroupMax.
-class Lanes {
-  static constexpr int W = Simd::kWidth;
+// The rows that read one kv head, in parts of as many as are worked on together; the last part may lack some.
+struct Parts {
+  static constexpr int kGroupMax = 4;
 
- public:
-  static constexpr int kGroupMax = W < 8 ? W : 8;
+  explicit Parts(std::int64_t readers)
+      : count((readers + kGroupMax - 1) / kGroupMax), group((readers + count - 1) / count) {}
 
-  Lanes(std::int64_t group, std::int64_t kv_heads) : group_(group), kv_heads_(kv_heads) {
-    is_cut_ = group > kGroupMax;
-    kv_heads_each_ = is_cut_ ? 1 : W / group;
-    vectors_each_ = is_cut_ ? static_cast<std::int32_t>((group + W - 1) / W) : 1;
-  }
-
-  std::int64_t vectors() const { return (kv_heads_ + kv_heads_each_ - 1) / kv_heads_each_ * vectors_each_; }
-  // of a vector's first lane
-  std::int64_t kv_head(std::int64_t vector) const {
-    return static_cast<std::int32_t>(vector) / vectors_each_ * kv_heads_each_;
-  }
-  // -1: none
-  std::int64_t head(std::int64_t lane) const {
-    const std::int64_t vector = lane / W, kv_head = this->kv_head(vector) + (is_cut_ ? 0 : lane % W / group_);
-    const std::int64_t member = is_cut_ ? vector % vectors_each_ * W + lane % W : lane % W % group_;
-    const bool is_there = member < group_ && kv_head < kv_heads_ && kv_head < this->kv_head(vector) + kv_heads_each_;
-    return is_there ? kv_head * group_ + member : -1;
-  }
-
- private:
-  std::int64_t group_, kv_heads_, kv_heads_each_;
-  std::int32_t vectors_each_;
-  bool is_cut_;
+  std::int64_t count, group;
 };
 
 template <class Engine>
 class Stream {
   using T = typename Engine::Element;
   using F = Simd::F;
-  static constexpr int W = Simd::kWidth, V = Simd::kVectorTile;
+  using Few = FewTokens<Engine>;
+  static constexpr int W = Simd::kWidth;
   static constexpr int kPer = Engine::kPerUnit;
-  static constexpr std::int64_t kUnits = kBlock / kPer, kLine = 64 / sizeof(T);
-  // what is fetched while as much is worked on: enough for the time that memory takes, little of the nearest cache
-  static constexpr std::int64_t kBytesAhead = 8192;
+  // what is fetched while as much is worked on, a few tokens at least: enough for the time that memory takes
+  static constexpr std::int64_t kBytesAhead = 2048;
 
  public:
   // several tiles see the same keys, all of them
@@ -71,36 +50,35 @@ class Stream {
       : tile_(*tiles),
         args_(*tile_.args),
         heads_each_(args_.heads / args_.kv_heads),
-        group_(heads_each_ * count),
+        readers_(heads_each_ * count),
         dim_(args_.head_dim),
         units_(dim_ / kPer),
-        lanes_(group_, tile_.kv_heads),
-        rows_(lanes_.vectors() * W),
+        parts_(readers_),
+        rows_(tile_.kv_heads * parts_.count * parts_.group),
         seen_(tile_),
         sums_(rows_, dim_, scratch) {
     scale_ = static_cast<float>(args_.scale) * kLog2E;
     queries_ = scratch.take(rows_ * round_up(units_, W));
-    scores_ = scratch.take(kBlock * rows_);
-    weights_ = scratch.take(kUnits * rows_);
-    factors_ = scratch.take(rows_);
+    scores_ = scratch.take(rows_ * kBlock);
+    factors_ = scratch.take(round_up(rows_, W));
     const std::int64_t shift = tile_.kv_head * args_.head_stride;
     keys_ = static_cast<const T*>(args_.k) + shift;
     values_ = static_cast<const T*>(args_.v) + shift;
     const std::int64_t token_bytes = tile_.kv_heads * dim_ * std::int64_t(sizeof(T));
-    ahead_ = smaller(kBlock, larger<std::int64_t>(1, kBytesAhead / token_bytes));
+    ahead_ = smaller(kBlock, larger<std::int64_t>(Few::kTokens, kBytesAhead / token_bytes));
     pack_queries();
   }
 
-  // [vectors of rows, vectors of units, W rows, W units]
+  // [parts of rows, vectors of units, rows of a part, W units]
   void pack_queries() {
-    const std::int64_t stride = round_up(units_, W);
+    const std::int64_t stride = round_up(units_, W), group = parts_.group;
     std::memset(queries_, 0, rows_ * stride * sizeof(float));
     for (std::int64_t row = 0; row < rows_; ++row) {
       const Reader reader = this->reader(row);
       if (reader.tile == nullptr) continue;
       const T* query = static_cast<const T*>(args_.q) + reader.tile->token * args_.q_token_stride;
       query += (tile_.kv_head * heads_each_ + reader.head) * args_.q_head_stride;
-      pack_query<Engine>(query, units_, queries_ + row / W * W * stride + row % W * W, W * W);
+      pack_query<Engine>(query, units_, queries_ + row / group * group * stride + row % group * W, group * W);
     }
   }
 
@@ -112,10 +90,9 @@ class Stream {
 
   // no tile: nobody
   Reader reader(std::int64_t row) const {
-    const std::int64_t reader = lanes_.head(row);
-    if (reader < 0) return {nullptr, 0};
-    const std::int64_t member = reader % group_;
-    return {&tile_ + member / heads_each_, reader / group_ * heads_each_ + member % heads_each_};
+    const std::int64_t rows_each = parts_.count * parts_.group, member = row % rows_each;
+    if (member >= readers_) return {nullptr, 0};
+    return {&tile_ + member / heads_each_, row / rows_each * heads_each_ + member % heads_each_};
   }
 
   // Keys are seen from `first` on, `left` of them and of what precedes them are left in the span.
@@ -123,12 +100,14 @@ class Stream {
     const std::int64_t last = smaller(kBlock, left);
     locate(tile_, seen_, block, places_);
     expect(block, first, last, left - last);
-    hide(0, first);
     for_group([&](auto group) { score<decltype(group)::value>(first, last); });
+    hide(0, first);
     hide(last, kBlock);
-    for (std::int64_t row = 0; row < rows_; row += W) weigh(row);
+    weigh<Engine>(sums_, 0, rows_, scores_, factors_);
     rescale();
-    for_group([&](auto group) { mix<decltype(group)::value>(first / kPer, (last + kPer - 1) / kPer); });
+    const std::int64_t unit = first / kPer, end = (last + kPer - 1) / kPer;
+    if (parts_.count > 1) return mix<0>(unit, end);
+    for_group([&](auto group) { mix<decltype(group)::value>(unit, end); });
   }
 
   // Tokens in the order in which they will be read.
@@ -153,150 +132,85 @@ class Stream {
     static constexpr int value = Group;
   };
 
-  // Calls the function with the number of neighbouring rows that share a kv head.
+  // Calls the function with the number of rows of a part.
   template <class Function>
   void for_group(Function function) const {
-    if (group_ > Lanes::kGroupMax) return function(Count<W>());
-    switch (group_) {
+    switch (parts_.group) {
       case 1: return function(Count<1>());
       case 2: return function(Count<2>());
       case 3: return function(Count<3>());
-      case 4: return function(Count<4>());
-      case 5: return function(Count<smaller(5, W)>());
-      case 6: return function(Count<smaller(6, W)>());
-      case 7: return function(Count<smaller(7, W)>());
-      default: return function(Count<smaller(8, W)>());
+      default: return function(Count<4>());
     }
   }
 
   void hide(std::int64_t begin, std::int64_t end) {
-    for (float* score = scores_ + begin * rows_; score != scores_ + end * rows_; ++score) *score = -kInfinity;
+    for (std::int64_t row = 0; row < rows_; ++row)
+      for (std::int64_t key = begin; key < end; ++key) scores_[row * kBlock + key] = -kInfinity;
   }
 
+  // In place of keys that nobody sees, others are scored; the scores are hidden then.
   template <int Group>
   void score(std::int64_t first, std::int64_t last) {
-    for (std::int64_t key = first; key < last; ++key) {
-      const T* ahead = coming();
-      for (std::int64_t row = 0; row < rows_; row += W)
-        score_key<Group>(keys_ + places_[key], ahead, row, scores_ + key * rows_ + row);
-    }
-  }
-
-  // One token's keys with W rows.
-  template <int Group>
-  void score_key(const T* keys, const T* ahead, std::int64_t row, float* scores) const {
-    constexpr int kKvHeads = W / Group;
-    const std::int64_t kv_head = lanes_.kv_head(row / W), last = tile_.kv_heads - 1 - kv_head;
-    const T* from[kKvHeads];
-#pragma GCC unroll 16
-    for (int i = 0; i < kKvHeads; ++i) from[i] = keys + (kv_head + smaller<std::int64_t>(i, last)) * args_.head_stride;
-    const float* queries = queries_ + row * round_up(units_, W);
-    const std::int64_t shift = ahead - keys;
-    F lanes[W];
-#pragma GCC unroll 16
-    for (int i = 0; i < W; ++i) lanes[i] = Simd::zero();
-    std::int64_t unit = 0;
-    for (; unit + W <= units_; unit += W, queries += W * W)
-      multiply<Group, Engine::load_units>(from, unit, shift, queries, lanes);
-    if (unit == units_) return Simd::store(scores, Simd::sum_each(lanes) * Simd::set(scale_));
-    multiply<Group, Engine::load_few_units>(from, unit, shift, queries, lanes);
-    Simd::store(scores, Simd::sum_each(lanes) * Simd::set(scale_));
-  }
-
-  template <int Group, F load(const T*), int KvHeads>
-  static void multiply(const T* const (&keys)[KvHeads], std::int64_t unit, std::int64_t shift, const float* queries,
-                       F (&lanes)[W]) {
-#pragma GCC unroll 16
-    for (int i = 0; i < KvHeads; ++i) {
-      const F key = load(keys[i] + unit * kPer);
-      __builtin_prefetch(keys[i] + unit * kPer + shift, 0, kOnce);
-#pragma GCC unroll 16
-      for (int row = i * Group; row < (i + 1) * Group; ++row)
-        lanes[row] = Engine::dot(lanes[row], key, Simd::load(queries + row * W));
-    }
-  }
-
-  // Scores of W rows become weights, as units; the rows' earlier sums are to be multiplied by their factors.
-  void weigh(std::int64_t row) {
-    const F before = Simd::load(&sums_.largest(row));
-    F top = before;
-    for (std::int64_t key = 0; key < kBlock; ++key) top = Simd::max(top, Simd::load(scores_ + key * rows_ + row));
-    const F base = Simd::at_least(-kLargest, top), factor = exp2(before - base);
-    F totals[W];
-    for (int i = 0; i < W; ++i) totals[i] = Simd::zero();
-    for (std::int64_t unit = 0; unit < kUnits; unit += W)
-      for (int i = 0; i < W; ++i) {
-        const float* scores = scores_ + (unit + i) * kPer * rows_ + row;
-        F weights[kPer];
-        for (int part = 0; part < kPer; ++part) weights[part] = exp2(Simd::load(scores + part * rows_) - base);
-        totals[i] = totals[i] + Engine::join_weights(weights, weights_ + (unit + i) * rows_ + row);
+    constexpr int kTokens = Few::tokens(Group);
+    const std::int64_t parts = parts_.count, query_floats = Group * round_up(units_, W);
+    for (std::int64_t key = first / kTokens * kTokens; key < last; key += kTokens) {
+      const T *keys[kTokens], *ahead[kTokens];
+#pragma GCC unroll 8
+      for (int t = 0; t < kTokens; ++t) {
+        keys[t] = keys_ + places_[smaller(larger(key + t, first), last - 1)];
+        ahead[t] = coming();
       }
-    Simd::store(&sums_.largest(row), top);
-    Simd::store(&sums_.weights(row), Simd::load(&sums_.weights(row)) * factor + fold(totals));
-    Simd::store(factors_ + row, factor);
+      const float* queries = queries_;
+      float* scores = scores_ + key;
+      std::int64_t shift = 0;
+      for (std::int64_t head = 0; head < tile_.kv_heads; ++head, shift += args_.head_stride)
+        for (std::int64_t part = 0; part < parts; ++part, queries += query_floats, scores += Group * kBlock)
+          Few::template score<Group>(keys, ahead, shift, dim_, queries, scale_, scores);
+    }
   }
 
   void rescale() {
     for (std::int64_t row = 0; row < rows_; ++row) {
+      if (factors_[row] == 1) continue;
       float* sums = sums_.sums(row);
       const F factor = Simd::set(factors_[row]);
       for (std::int64_t d = 0; d < dim_; d += W) Simd::store(sums + d, Simd::load(sums + d) * factor);
     }
   }
 
-  // Two units' values at a time; hidden ones have no weight.
+  // Hidden values have no weight. No group: any number of rows.
   template <int Group>
   void mix(std::int64_t first, std::int64_t last) {
-    for (std::int64_t unit = first / 2 * 2; unit < last; unit += 2) {
-      const T* ahead[2 * kPer];
-      for (const T*& one : ahead) one = coming();
-      for (std::int64_t row = 0; row < rows_; row += W) mix_rows<Group>(unit, row, ahead);
+    std::int64_t unit = first;
+    for (; unit + Few::kUnits <= last; unit += Few::kUnits) mix_units<Group, Few::kUnits>(unit);
+    for (; unit < last; ++unit) mix_units<0, 1>(unit);
+  }
+
+  template <int Group, int Units>
+  void mix_units(std::int64_t unit) {
+    const std::int64_t rows = Group > 0 ? Group : parts_.count * parts_.group;
+    const T *values[Units * kPer], *ahead[Units * kPer];
+    for (const T*& one : ahead) one = coming();
+    const float* weights = scores_ + unit;
+    float* sums = sums_.sums(0);
+    std::int64_t shift = 0;
+    for (std::int64_t head = 0; head < tile_.kv_heads; ++head, weights += rows * kBlock, sums += rows * dim_) {
+      for (int i = 0; i < Units * kPer; ++i) values[i] = value(places_[unit * kPer + i], shift);
+      Few::template mix<Group, Units>(values, ahead, shift, dim_, weights, rows, sums);
+      shift += args_.head_stride;
     }
   }
 
-  template <int Group>
-  void mix_rows(std::int64_t unit, std::int64_t row, const T* const* ahead) {
-    const std::int64_t* places = places_ + unit * kPer;
-    const std::int64_t kv_head = lanes_.kv_head(row / W);
-    const std::int64_t last = smaller<std::int64_t>(W / Group, tile_.kv_heads - kv_head);
-    for (std::int64_t i = 0; i < last; ++i) {
-      const std::int64_t shift = (kv_head + i) * args_.head_stride;
-      const T* from[4] = {value(places[0], shift), value(places[kPer - 1], shift), value(places[kPer], shift),
-                          value(places[2 * kPer - 1], shift)};
-      const float* weights = weights_ + unit * rows_ + row + i * Group;
-      for (int token = 0; token < 2 * kPer; ++token)
-        for (std::int64_t d = 0; d < dim_; d += kLine) __builtin_prefetch(ahead[token] + shift + d, 0, kOnce);
-      std::int64_t d = 0;
-      for (; d + V * W <= dim_; d += V * W) mix_part<Group, V>(from, weights, row + i * Group, d);
-      for (; d < dim_; d += W) mix_part<Group, 1>(from, weights, row + i * Group, d);
-    }
-  }
-
+  // Hidden are only some that a unit has beside others.
   const T* value(std::int64_t place, std::int64_t shift) const {
-    return place < 0 ? reinterpret_cast<const T*>(kNothing) : values_ + place + shift;
-  }
-
-  template <int Group, int Vectors>
-  void mix_part(const T* const* from, const float* weights, std::int64_t row, std::int64_t d) {
-    F values[2][Vectors];
-    Engine::template value_units<Vectors>(from[0] + d, from[1] + d, values[0]);
-    Engine::template value_units<Vectors>(from[2] + d, from[3] + d, values[1]);
-    float* sums = sums_.sums(row) + d;
-#pragma GCC unroll 4
-    for (int r = 0; r < Group; ++r, sums += dim_) {
-      const F one = Simd::set(weights[r]), other = Simd::set(weights[rows_ + r]);
-#pragma GCC unroll 4
-      for (int j = 0; j < Vectors; ++j) {
-        const F sum = Engine::dot(Simd::load(sums + j * W), values[0][j], one);
-        Simd::store(sums + j * W, Engine::dot(sum, values[1][j], other));
-      }
-    }
+    return kPer > 1 && place < 0 ? reinterpret_cast<const T*>(kNothing) : values_ + place + shift;
   }
 
   void finish() {
     for (std::int64_t row = 0; row < rows_; ++row) {
       const Reader reader = this->reader(row);
       if (reader.tile == nullptr) continue;
+      Engine::put_in_order(sums_.total(row), dim_);
       if (reader.tile->partial != nullptr) {
         sums_.keep(row, reader.tile->partial + reader.head * anychip::partial_floats(args_));
       } else {
@@ -308,19 +222,19 @@ class Stream {
 
   const Tile& tile_;  // the first
   const AttentionArgs& args_;
-  std::int64_t heads_each_, group_;  // query heads that read a kv head: of a token, of all tokens
+  std::int64_t heads_each_, readers_;  // query heads that read a kv head: of a token, of all tokens
   std::int64_t dim_, units_;
-  Lanes lanes_;
-  std::int64_t rows_;  // lanes of all vectors
+  Parts parts_;
+  std::int64_t rows_;  // of all parts
   Seen seen_;
   RunningSums sums_;
   float scale_;
-  float *queries_, *scores_, *weights_, *factors_;  // scores: [keys, rows], weights: [units, rows]
-  const T *keys_, *values_;                         // the caches, from the tile's first head on
-  std::int64_t places_[kBlock];                     // of the block's keys
-  const T* coming_places_[3 * kBlock];  // tokens that were not read yet when the block began
-  const T **coming_, **coming_end_;     // those not fetched yet
-  std::int64_t ahead_;                  // tokens
+  float *queries_, *scores_, *factors_;  // scores, then weights: [rows, keys]
+  const T *keys_, *values_;              // the caches, from the tile's first head on
+  std::int64_t places_[kBlock];          // of the block's keys
+  const T* coming_places_[3 * kBlock];   // tokens that were not read yet when the block began
+  const T **coming_, **coming_end_;      // those not fetched yet
+  std::int64_t ahead_;                   // tokens
 };
 
 }  // namespace

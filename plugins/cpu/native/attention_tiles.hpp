@@ -1,11 +1,11 @@
 // Attention of several tokens to one kv head, as products of matrices. Knows Simd and an engine.
 //
 // A block's keys and values are packed once for all rows, and the next one's fetched meanwhile. The lanes of a vector are
-// keys while scores are made and dimensions while values are mixed; scores are summed in the order in which Stream folds
-// them.
+// keys while scores are made and dimensions while values are mixed; scores are summed in the order in which Simd adds the
+// lanes of one vector.
 #pragma once
 
-#include "attention_rows.hpp"
+#include "attention_weights.hpp"
 
 namespace {
 
@@ -81,7 +81,8 @@ class Tiles {
       fetch(keys_, share(row), share(row + rows.value));
       score<rows.value>(row);
     });
-    weigh(block, first, last);
+    for (std::int64_t row = first; row < last; ++row) hide(block, row, scores_ + row * kBlock);
+    weigh<Engine>(sums_, first, last, scores_, factors_);
     each_tile(first, last, [&](auto rows, std::int64_t row) {
       fetch(values_, share(row), share(row + rows.value));
       mix<rows.value>(block, row);
@@ -145,7 +146,7 @@ class Tiles {
     for (int j = 0; j < Vectors; ++j) Simd::store(to + j * W, values[j]);
   }
 
-  // Units i, i + W, i + 2 W ... of a query make one sum; the W sums are folded as Stream folds them.
+  // Units i, i + W, i + 2 W ... of a query make one sum; the W sums are folded as Simd::sum adds lanes.
   template <int Rows>
   void score(std::int64_t row) {
     const float* queries = queries_ + row * stride_;
@@ -210,31 +211,6 @@ class Tiles {
     for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
       for (int j = 0; j < V; ++j) Simd::store(scores + r * kBlock + j * W, sums[r][j] * scale);
-  }
-
-  // Scores become weights, as units; the rows' earlier sums are to be multiplied by their factors.
-  void weigh(std::int64_t block, std::int64_t first, std::int64_t last) {
-    constexpr int kVectors = kBlock / W;
-    for (std::int64_t row = first; row < last; ++row) {
-      float* scores = scores_ + row * kBlock;
-      hide(block, row, scores);
-      F top = Simd::load(scores);
-      for (int j = 1; j < kVectors; ++j) top = Simd::max(top, Simd::load(scores + j * W));
-      factors_[row] = sums_.largest(row);
-      sums_.largest(row) = larger(factors_[row], Simd::max(top));
-    }
-    for (std::int64_t row = first / W * W; row < last; row += W) {
-      const F base = Simd::at_least(-kLargest, Simd::load(&sums_.largest(row)));
-      Simd::store(factors_ + row, exp2(Simd::load(factors_ + row) - base));
-    }
-    for (std::int64_t row = first; row < last; ++row) {
-      float* scores = scores_ + row * kBlock;
-      const F base = Simd::set(larger(-kLargest, sums_.largest(row)));
-      F weights[kVectors];
-      for (int j = 0; j < kVectors; ++j) weights[j] = exp2(Simd::load(scores + j * W) - base);
-      const float sum = Simd::sum(Engine::pack_weights(weights, kVectors, scores));
-      sums_.weights(row) = sums_.weights(row) * factors_[row] + sum;
-    }
   }
 
   void hide(std::int64_t block, std::int64_t row, float* scores) const {

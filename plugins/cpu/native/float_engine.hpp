@@ -19,6 +19,16 @@ struct FloatEngine {
   static void value_units(const T* even, const T*, F* out) {
     for (int j = 0; j < Vectors; ++j) out[j] = Simd::load(even + j * Simd::kWidth);
   }
+  // the same in an order in which they are cheaper to have; put_in_order is for sums of such
+  template <int Vectors>
+  static void mixed_units(const T* even, const T*, F* out) {
+#pragma GCC unroll 4
+    for (int j = 0; j + 1 < Vectors; j += 2) Simd::load_two(even + j * Simd::kWidth, out + j);
+    if (Vectors % 2 != 0) out[Vectors - 1] = Simd::load(even + (Vectors - 1) * Simd::kWidth);
+  }
+  static void put_in_order(float* sums, std::int64_t count) {
+    for (std::int64_t i = 0; i + 2 * Simd::kWidth <= count; i += 2 * Simd::kWidth) Simd::put_in_order<T>(sums + i);
+  }
   // weights as units, and what they sum to
   static F pack_weights(const F* weights, int vectors, float* units) {
     F sum = weights[0];
@@ -28,10 +38,6 @@ struct FloatEngine {
       sum = sum + weights[j];
     }
     return sum;
-  }
-  static F join_weights(const F* weights, float* units) {
-    Simd::store(units, weights[0]);
-    return weights[0];
   }
 };
 

@@ -28,12 +28,19 @@ struct PairEngine {
         0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
         11, 43, 12, 44, 13, 45, 14, 46, 15, 47, 16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53,
         22, 54, 23, 55, 24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63};
+#pragma GCC unroll 4
     for (int j = 0; j + 1 < Vectors; j += 2) {
-      const __m512i a = _mm512_loadu_si512(even + j * 16), b = _mm512_loadu_si512(odd + j * 16);
+      __m512i a = _mm512_loadu_si512(even + j * 16), b = _mm512_loadu_si512(odd + j * 16);
+      asm("" : "+v"(a), "+v"(b));  // else each is loaded for either
       out[j] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, _mm512_load_si512(kOrder), b));
       out[j + 1] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, _mm512_load_si512(kOrder + 32), b));
     }
   }
+  template <int Vectors>
+  static void mixed_units(const bf16* even, const bf16* odd, F* out) {
+    value_units<Vectors>(even, odd, out);
+  }
+  static void put_in_order(float*, std::int64_t) {}
   // weights of keys that lie beside each other, as units, and what these sum to
   static F pack_weights(const F* weights, int vectors, float* units) {
     F sum = _mm512_setzero_ps();
@@ -43,14 +50,6 @@ struct PairEngine {
       sum = _mm512_add_ps(sum, sum_pairs(pairs));
     }
     return sum;
-  }
-  // weights of an even and an odd key
-  static F join_weights(const F* weights, float* units) {
-    const __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(weights[0]));
-    const __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(weights[1]));
-    const __m512i pairs = _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
-    _mm512_storeu_si512(units, pairs);
-    return sum_pairs(pairs);
   }
 
  private:

@@ -3,6 +3,8 @@
 
 #include <immintrin.h>
 
+#include <type_traits>
+
 #include "numbers.hpp"
 
 namespace {
@@ -13,15 +15,38 @@ struct Simd {
   static constexpr int kWidth = 8;
   static constexpr int kRowTile = 2;
   static constexpr int kVectorTile = 4;
+  static constexpr int kSums = 12;  // that stay in registers beside what is summed
 
   static F zero() { return _mm256_setzero_ps(); }
   static F set(float x) { return _mm256_set1_ps(x); }
   static F load(const float* p) { return _mm256_loadu_ps(p); }
   static F load(const bf16* p) {
-    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+    const __m256i both = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m256i upper = _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7,  //
+                                           -1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15);
+    return _mm256_castsi256_ps(_mm256_shuffle_epi8(both, upper));
   }
   static F load(const half* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+  // neighbours for two vectors; bfloat16 at even places for one, at odd ones for the other
+  template <class T>
+  static void load_two(const T* p, F* out) {
+    out[0] = load(p), out[1] = load(p + kWidth);
+  }
+  static void load_two(const bf16* p, F* out) {
+    __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    asm("" : "+x"(pairs));  // else it is loaded for each of them
+    out[0] = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+    out[1] = _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
+  // floats that lie as load_two has T's come to lie as in memory
+  template <class T>
+  static void put_in_order(float* p) {
+    if (!std::is_same<T, bf16>::value) return;
+    const F even = load(p), odd = load(p + kWidth);
+    const F low = _mm256_unpacklo_ps(even, odd), high = _mm256_unpackhi_ps(even, odd);
+    store(p, _mm256_permute2f128_ps(low, high, 0x20));
+    store(p + kWidth, _mm256_permute2f128_ps(low, high, 0x31));
+  }
   static void store(float* p, F x) { _mm256_storeu_ps(p, x); }
   static void store(bf16* p, F x) {
     const __m256i bits = _mm256_castps_si256(x);
@@ -83,11 +108,17 @@ struct Simd {
     most = _mm_max_ps(most, _mm_movehl_ps(most, most));
     return _mm_cvtss_f32(_mm_max_ss(most, _mm_shuffle_ps(most, most, 1)));
   }
-  // lane i: sum(r[i])
+  // lane i: sum(r[i]), whose lanes are added in the same order
   static F sum_each(const F* r) {
-    alignas(F) float lanes[kWidth];
-    for (int i = 0; i < kWidth; ++i) lanes[i] = sum(r[i]);
-    return load(lanes);
+    F pairs[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const F a = r[i], b = r[i + 4];
+      pairs[i] = _mm256_blend_ps(a, b, 0xf0) + _mm256_permute2f128_ps(a, b, 0x21);
+    }
+    const F a = _mm256_blend_ps(pairs[0], pairs[1], 0xcc) + _mm256_shuffle_ps(pairs[0], pairs[1], 0x4e);
+    const F b = _mm256_blend_ps(pairs[2], pairs[3], 0xcc) + _mm256_shuffle_ps(pairs[2], pairs[3], 0x4e);
+    return _mm256_shuffle_ps(a, b, 0x88) + _mm256_shuffle_ps(a, b, 0xdd);
   }
   static F iota() { return _mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7); }
   static void transpose(F* r) {

@@ -13,6 +13,7 @@ struct Simd {
   static constexpr int kWidth = 16;
   static constexpr int kRowTile = 6;
   static constexpr int kVectorTile = 4;
+  static constexpr int kSums = 24;  // that stay in registers beside what is summed
 
   static F zero() { return _mm512_setzero_ps(); }
   static F set(float x) { return _mm512_set1_ps(x); }
@@ -21,6 +22,13 @@ struct Simd {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16));
   }
   static F load(const half* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+  // neighbours for two vectors
+  template <class T>
+  static void load_two(const T* p, F* out) {
+    out[0] = load(p), out[1] = load(p + kWidth);
+  }
+  template <class T>
+  static void put_in_order(float*) {}
   static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
   static void store(bf16* p, F x) {
     const __m512i bits = _mm512_castps_si512(x);

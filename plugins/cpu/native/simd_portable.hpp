@@ -17,6 +17,7 @@ struct Simd {
   static constexpr int kWidth = 4;
   static constexpr int kRowTile = 2;  // rows and vectors that a kernel keeps in registers
   static constexpr int kVectorTile = 4;
+  static constexpr int kSums = 12;  // that stay in registers beside what is summed
 
   static F zero() { return F{}; }
   static F set(float x) { return F{x, x, x, x}; }
@@ -35,6 +36,13 @@ struct Simd {
     for (int i = 0; i < kWidth; ++i) x[i] = widen(p[i]);
     return x;
   }
+  // neighbours for two vectors
+  template <class T>
+  static void load_two(const T* p, F* out) {
+    out[0] = load(p), out[1] = load(p + kWidth);
+  }
+  template <class T>
+  static void put_in_order(float*) {}
   static void store(float* p, F x) { std::memcpy(p, &x, sizeof x); }
   static void store(bf16* p, F x) {
     for (int i = 0; i < kWidth; ++i) p[i] = to_bf16(x[i]);
