@@ -28,8 +28,9 @@ $(STAMP): constraints.txt requirements-dev.txt pyproject.toml $(PACKAGES:%=%/pyp
 run: $(STAMP)
 	$(BIN)/platform apply $(RECIPE)
 
+# a process for each core; the tests of a file stay together, as they share what is slow to make
 test: $(STAMP)
-	$(BIN)/python -m pytest -q
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -q -m "slow or not slow"
