@@ -30,7 +30,7 @@ run: $(STAMP)
 
 # a process for each core; the tests of a file stay together, as they share what is slow to make
 test: $(STAMP)
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -q -m "slow or not slow"
