@@ -28,7 +28,8 @@ $(STAMP): constraints.txt requirements-dev.txt pyproject.toml $(PACKAGES:%=%/pyp
 run: $(STAMP)
 	$(BIN)/platform apply $(RECIPE)
 
-# a process for each core; the tests of a file stay together, as they share what is slow to make
+# A process for each core; the tests of a file stay together, as they share what is slow to make. There are more threads
+# than cores then, so those that wait sleep instead of spinning.
 test: $(STAMP)
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 

@@ -40,13 +40,13 @@ def accept(
 
 
 def length_limit(sequence: Sequence, length_max: int) -> int:
-    """With how many tokens, the prompt's included, a sequence ends whatever they are."""
+    """How many tokens, the prompt's included, end a sequence whatever they are."""
     limit = sequence.output_limit
     return length_max if limit is None else min(length_max, sequence.prompt_len + limit)
 
 
 def event_of(sequence: Sequence, drawn: Drawn, count: int, reason: Literal["stop", "length"] | None) -> TokenEvent:
-    """What the first `count` of the drawn tokens mean for whoever reads the sequence."""
+    """The event that tells the first `count` of the drawn tokens to whoever reads the sequence."""
     tokens = drawn.tokens
     if reason == "stop":
         shown = count - 1

@@ -48,7 +48,7 @@ def obstacle(in_flight: SequenceOf[Batch], decodes: SequenceOf[Sequence], tables
 
 
 def following(decoding: SequenceOf[Sequence], prefilling: SequenceOf[Sequence], length_max: int) -> list[Sequence]:
-    """The decodes of a step behind one that runs: those of which the token drawn there isn't the last by its number."""
+    """The decodes of the step behind one that runs: without those that the token being drawn brings to their limit."""
     drawing = [*decoding, *(one for one in prefilling if one.scheduled == len(one.tokens))]
     return [
         one for one in drawing if one.scheduled < len(one.tokens) or len(one.tokens) + 1 < length_limit(one, length_max)

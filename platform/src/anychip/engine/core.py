@@ -41,7 +41,7 @@ class _Flight(NamedTuple):
 
     batch: Batch
     pending: Pending
-    started_s: float  #: when it was begun to be scheduled
+    started_s: float  #: when its scheduling began
 
 
 class EngineCore:

@@ -37,7 +37,7 @@ class InputBuilder:
         self._to_device = to_device or (lambda values: values.to(limits.device))
         self._is_slot = [group.spec.kind == "slot" for group in groups]
         self._page_rows = PageRows(page_size, limits.rows, limits.pages)
-        self._last: Step | None = None
+        self._last: Step | None = None  # the step made last, which `advance` goes on from
 
     def build(self, plan: StepPlan, tables: SequenceOf[PageTable], sampled: torch.Tensor | None) -> Step:
         """The step of a plan.

@@ -113,7 +113,10 @@ class Runner:
 
     def _continued(self, plan: Continuation) -> Step:
         if plan.number != self._number + 1:
-            message = f"step {plan.number} continues the one before, the last step of this runner is {self._number}"
+            message = (
+                f"step {plan.number} continues the one before, the last step of this runner is {self._number}: every "
+                "plan must reach the runner, in order"
+            )
             raise ValueError(message)
         for row, page in plan.pages:
             self._tables[row].pages.append(page)
