@@ -68,7 +68,7 @@ def assert_alike(found, expected):
 
 
 def without(event):
-    """The event with its tokens' names and without how likely they were."""
+    """The event, without how likely its tokens and the others were."""
     tops = tuple(LogProb(0.0, tuple((token, 0.0) for token, _ in one.top)) for one in event.logprobs)
     return msgspec.structs.replace(event, logprobs=tops)
 
