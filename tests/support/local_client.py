@@ -32,7 +32,7 @@ class LocalClient:
         self._pump = None
 
     async def open(self, requests):
-        generation = Generation({request.id: request.params.n for request in requests}, self.abort)
+        generation = Generation({request.id: request.params.n for request in requests}, self.abort, self.core.stop)
         for request in requests:
             self._generations[request.id] = generation
             try:

@@ -161,8 +161,8 @@ class Engine:
                     event.cached_tokens,
                     delta.completion_tokens,
                 )
-                if not any(request == event.request_id for request, _ in unfinished):
-                    self._core.abort(event.request_id)  # a stop string ended it before the engine did
+                if event.finish_reason is None:  # a stop string ended it, of which the core knows nothing
+                    self._core.stop(*key)
 
 
 class _Choice:
