@@ -98,8 +98,34 @@ def test_thinking_ended_without_a_closer_is_all_reasoning():
     assert both_ways(Asker(PIECES[:2], StubTemplate(thinking=True))) == ("hm", "", "stop")
 
 
-def test_a_stop_string_works_within_thinking():
-    assert both_ways(Asker(PIECES, StubTemplate(thinking=True)), stop="m") == ("h", "", "stop")
+ASKS = ["<think>", "Question: hm", "</thi", "nk>\n", "42 ", "Quest", "ion:", " next"]
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_stop_string_is_looked_for_in_the_answer_only(opened):
+    asker = Asker(ASKS[opened:], StubTemplate(thinking=True, opens=opened))
+    assert both_ways(asker, stop=["Question:"]) == ("Question: hm", "42 ", "stop")
+    assert both_ways(asker, stop=["hm</think>\n42", "</think>"]) == ("Question: hm", "42 Question: next", "stop")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_choice_of_several_ends_by_the_stop_string_in_its_answer(stream):
+    asker = Asker(ASKS, StubTemplate(thinking=True))
+    reply = asker.chat(n=3, stop="Question:", stream=stream)
+    if stream:
+        events, _ = events_of(reply)
+        texts = [""] * 3
+        for choice in (event["choices"][0] for event in events):
+            texts[choice["index"]] += choice["delta"].get("content", "")
+    else:
+        texts = [choice["message"]["content"] for choice in reply.json()["choices"]]
+    assert texts == ["42 "] * 3
+    assert len(asker.core.stopped) == 3
+
+
+def test_without_separation_all_text_is_the_answer_for_stop_strings_too():
+    asker = Asker(ASKS, StubTemplate(thinking=True))
+    assert both_ways(asker, stop="Question:", separate_reasoning=False) == ("", "<think>", "stop")
 
 
 def test_without_separation_the_text_stays_whole():
