@@ -84,7 +84,8 @@ class Asker:
         self.client = LocalClient(self.core)
         facts = {name: settings.pop(name) for name in ModelFacts.__struct_fields__ if name in settings}
         self.client.model = msgspec.structs.replace(self.core.model, **{"context_length": 100, **facts})
-        self.app = create_app(ServerSettings(**settings), self.client, self.tokenizer, self.template)
+        thinking = self.template.thinking
+        self.app = create_app(ServerSettings(**settings), self.client, self.tokenizer, self.template, thinking)
         self.service = self.app.state.service
 
     def ask(self, method, path, **arguments):

@@ -352,53 +352,6 @@ def test_an_abort_at_any_state_leaves_nothing_behind(reach: Callable[[Bench], No
     bench.check_empty()
 
 
-@pytest.mark.parametrize("reach", [begin, decode])
-@pytest.mark.parametrize("in_flight", [False, True])
-@pytest.mark.parametrize("overlap", [False, True])
-def test_a_completion_that_is_whole_leaves_the_step_and_its_siblings_go_on(
-    reach: Callable[[Bench], None], in_flight: bool, overlap: bool
-) -> None:
-    bench = Bench(config(chunked_prefill_size=64, page_size=3, overlap=overlap), 100)
-    bench.add("a", [1, 2] * 6, n=3, max_tokens=20)
-    reach(bench)
-    while len(bench.tokens["a", 1]) < 4:
-        bench.step()
-    if in_flight:
-        bench.step(between=lambda: bench.stop("a", 1))
-    else:
-        bench.stop("a", 1)
-    said = len(bench.tokens["a", 1])
-    bench.stop("a", 1)
-    bench.stop("other", 0)
-    bench.drain()
-    assert [bench.last["a", index].finish_reason for index in range(3)] == ["length", None, "length"]
-    assert len(bench.tokens["a", 1]) == said
-    bench.check_outputs()
-    stats = bench.scheduler.stats()
-    assert (stats.finished, stats.aborted) == (3, 0)
-    assert stats.completion_tokens == sum(map(len, bench.tokens.values()))
-    bench.check_empty()
-
-
-def test_a_retracted_completion_can_be_whole_too() -> None:
-    bench = tight()
-    while bench.scheduler.stats().retractions == 0:
-        bench.step()
-    bench.stop("2", 0)
-    bench.drain()
-    bench.check_outputs()
-    bench.check_empty()
-
-
-def test_a_completion_that_has_said_nothing_is_not_whole() -> None:
-    bench = Bench(config(), 100)
-    bench.add("a", [1], n=2, max_tokens=3)
-    bench.stop("a", 0)
-    bench.drain()
-    assert bench.last["a", 0].finish_reason == bench.last["a", 1].finish_reason == "length"
-    bench.check_outputs()
-
-
 def test_a_retracted_request_can_be_aborted() -> None:
     bench = tight()
     while bench.scheduler.stats().retractions == 0:

@@ -13,6 +13,7 @@ from anychip.server.openai.chat import chat_completions
 from anychip.server.openai.completions import completions
 from anychip.server.service import Service
 from anychip.server.settings import EngineAccess, PromptTemplate, ServerSettings, TextTokenizer
+from anychip.text.thinking import NO_THINKING, TemplateThinking
 
 ROUTES = (
     Route("/v1/chat/completions", chat_completions, methods=["POST"]),
@@ -35,9 +36,10 @@ def create_app(
     engine: EngineAccess,
     tokenizer: TextTokenizer,
     template: PromptTemplate | None = None,
+    thinking: TemplateThinking = NO_THINKING,
 ) -> Starlette:
     """The application; its Service is `app.state.service`."""
-    service = Service(settings, engine, tokenizer, template)
+    service = Service(settings, engine, tokenizer, template, thinking)
     app = Starlette(routes=list(ROUTES), exception_handlers=dict(HANDLERS))
     app.state.service = service
     app.add_middleware(Gate, service=service, paths=frozenset(route.path for route in ROUTES))

@@ -10,6 +10,7 @@ from anychip.engine.mailbox import Generation
 from anychip.engine.messages import ModelFacts, Progress
 from anychip.engine.outputs import Decoder
 from anychip.engine.request import GenerateRequest
+from anychip.text.thinking import NO_THINKING, TemplateThinking
 from anychip_sdk.errors import AnychipError
 
 
@@ -56,8 +57,6 @@ class TextTokenizer(Protocol):
 class PromptTemplate(Protocol):
     """Renders a conversation as one prompt text."""
 
-    @property
-    def supports_thinking(self) -> bool: ...
     def render(
         self,
         messages: Sequence[Mapping[str, object]],
@@ -74,6 +73,7 @@ class Served:
     settings: ServerSettings
     tokenizer: TextTokenizer
     template: PromptTemplate | None = None
+    thinking: TemplateThinking = NO_THINKING  #: what that template does about it
 
 
 __all__ = ["EngineAccess", "PromptTemplate", "Served", "ServerSettings", "TextTokenizer"]
