@@ -30,6 +30,7 @@ def prepare(recipe: Recipe) -> Served:
             api_key=api_key,
             namespace=namespace_of(model=str(checkpoint.path), revision=recipe.model.revision or ""),
             sampling_defaults=sampling_defaults(checkpoint.generation_config),
+            unknown_fields=recipe.server.unknown_fields,
             version=anychip.__version__,
             created_s=int(time.time()),
         )

@@ -13,20 +13,21 @@ from anychip.server.openai.chat import chat_completions
 from anychip.server.openai.completions import completions
 from anychip.server.service import Service
 from anychip.server.settings import EngineAccess, PromptTemplate, ServerSettings, TextTokenizer
+from anychip.server.unknown import naming_ignored
 from anychip.text.thinking import NO_THINKING, TemplateThinking
 
 ROUTES = (
-    Route("/v1/chat/completions", chat_completions, methods=["POST"]),
-    Route("/v1/completions", completions, methods=["POST"]),
-    Route("/generate", generate, methods=["POST"]),
+    Route("/v1/chat/completions", naming_ignored(chat_completions), methods=["POST"]),
+    Route("/v1/completions", naming_ignored(completions), methods=["POST"]),
+    Route("/generate", naming_ignored(generate), methods=["POST"]),
     Route("/v1/models", info.models, methods=["GET"]),
     Route("/v1/models/{name:path}", info.model, methods=["GET"]),
     Route("/health", info.health, methods=["GET"]),
     Route("/ready", info.health, methods=["GET"]),
     Route("/metrics", info.metrics, methods=["GET"]),
     Route("/server_info", info.server_info, methods=["GET"]),
-    Route("/tokenize", info.tokenize, methods=["POST"]),
-    Route("/detokenize", info.detokenize, methods=["POST"]),
+    Route("/tokenize", naming_ignored(info.tokenize), methods=["POST"]),
+    Route("/detokenize", naming_ignored(info.detokenize), methods=["POST"]),
     Route("/flush_cache", info.flush_cache, methods=["GET", "POST"]),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from anychip.engine.mailbox import Generation
 from anychip.engine.messages import ModelFacts, Progress
@@ -24,6 +24,7 @@ class ServerSettings:
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)  #: by request field, e.g. temperature
     version: str = ""
     created_s: int = 0  #: Unix time, shown by /v1/models
+    unknown_fields: Literal["strict", "lenient"] = "strict"  #: refused, or ignored and named in the reply's header
     max_body_bytes: int = 10 * 1024 * 1024
     drain_s: float = 10.0  #: how long running requests may go on after a stop is asked for
 

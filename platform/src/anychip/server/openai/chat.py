@@ -23,6 +23,7 @@ from anychip.server.openai.replies import (
     Message,
     usage_reply,
 )
+from anychip.server.openai.values import token_limit
 from anychip.server.params import sampling_params
 from anychip.server.service import Service, new_id, run_off_loop
 from anychip.server.streaming import DONE, EventStream, frame, until_gone
@@ -53,7 +54,8 @@ async def chat_completions(request: Request) -> Response:
 
 async def _job(service: Service, body: ChatRequest) -> Job:
     rendered = await _render(service, body)
-    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    max_tokens = token_limit(asked, None)
     params = sampling_params(body, max_tokens, len(rendered.ids), service.model, service.settings.sampling_defaults)
     return Job(
         new_id("chatcmpl"),
@@ -73,11 +75,15 @@ async def _render(service: Service, body: ChatRequest) -> Rendered:
         service.model.thinking, service.thinking, body.enable_thinking, body.chat_template_kwargs
     )
     messages = [template_message(message, index) for index, message in enumerate(body.messages)]
-    text = await run_off_loop(_size(messages), lambda: template.render(messages, **variables))
+    text = await run_off_loop(
+        _size(messages), lambda: template.render(messages, add_generation_prompt=True, **variables)
+    )
     begins = reply_begins(text)
     if begins != "either" and (changed := without_marker_ends(messages)) is not None:
         # who wrote that last word, the template or the client? The template would write it again
-        text_changed = await run_off_loop(_size(messages), lambda: template.render(changed, **variables))
+        text_changed = await run_off_loop(
+            _size(messages), lambda: template.render(changed, add_generation_prompt=True, **variables)
+        )
         begins = reply_begins(text_changed)
     # the template writes the special tokens itself
     return Rendered(begins, await service.encode(text, "messages", add_special=False))
@@ -105,8 +111,8 @@ def template_message(message: ChatMessage, index: int) -> Mapping[str, object]:
     }
     if message.name is not None:
         rendered["name"] = message.name
-    if message.reasoning_content is not None:
-        rendered["reasoning_content"] = message.reasoning_content
+    if (reasoning := message.reasoning_content or message.reasoning) is not None:
+        rendered["reasoning_content"] = reasoning
     return rendered
 
 
