@@ -12,10 +12,14 @@ import inspect
 from collections.abc import Mapping
 from typing import ClassVar, NamedTuple, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 SHOWN_CHARS = 80  #: of a name that a client made up
 GUESSED_CHARS = 60  #: longer names resemble nothing
+NOT_OFFERED = "Not offered by this version."
+NO_EFFECT = "Accepted, and without effect."
 
 
 class Body(BaseModel):
@@ -27,6 +31,29 @@ class Body(BaseModel):
     ignored: ClassVar[frozenset[str]] = frozenset()
     #: names not offered yet, with the values that ask for nothing
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Beside the fields: that null is as good as absent, and which other names pass with which values."""
+        found = handler(core)
+        schema = handler.resolve_ref_schema(found)
+        fields: dict[str, JsonSchemaValue] = schema.get("properties", {})
+        required = schema.get("required", [])
+        known = {name: field if name in required else _or_null(field) for name, field in fields.items()}
+        others: dict[str, JsonSchemaValue] = {
+            name: {"enum": [*values, None], "description": NOT_OFFERED} for name, values in cls.unsupported.items()
+        }
+        without_effect = {name: {"description": NO_EFFECT} for name in sorted(cls.ignored)}
+        schema["properties"] = {**known, **others, **without_effect}
+        return found
+
+
+def _or_null(field: JsonSchemaValue) -> JsonSchemaValue:
+    about = {key: field[key] for key in ("description", "default") if field.get(key) is not None}
+    kind = {key: value for key, value in field.items() if key not in {"description", "default", "title"}}
+    options = kind["anyOf"] if kind.keys() == {"anyOf"} else [kind]
+    null = {"type": "null"}
+    return {"anyOf": options if null in options else [*options, null], **about}
 
 
 class Problem(NamedTuple):
