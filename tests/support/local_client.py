@@ -32,7 +32,7 @@ class LocalClient:
         self._pump = None
 
     async def open(self, requests):
-        generation = Generation({request.id: request.params.n for request in requests}, self.abort)
+        generation = Generation({request.id: request.params.n for request in requests}, self.abort, self.core.stop)
         for request in requests:
             self._generations[request.id] = generation
             try:
@@ -84,7 +84,8 @@ class Asker:
         self.client = LocalClient(self.core)
         facts = {name: settings.pop(name) for name in ModelFacts.__struct_fields__ if name in settings}
         self.client.model = msgspec.structs.replace(self.core.model, **{"context_length": 100, **facts})
-        self.app = create_app(ServerSettings(**settings), self.client, self.tokenizer, self.template)
+        thinking = self.template.thinking
+        self.app = create_app(ServerSettings(**settings), self.client, self.tokenizer, self.template, thinking)
         self.service = self.app.state.service
 
     def ask(self, method, path, **arguments):

@@ -188,6 +188,27 @@ def test_an_abort_ends_a_request_of_which_two_steps_are_in_flight(core):
     assert outputs["r1"] == expected[1][: len(outputs["r1"])]
 
 
+def test_a_completion_that_is_whole_while_two_steps_are_in_flight_leaves_its_siblings_as_they_are(core):
+    [prompt] = random_prompts(1, [20])
+    params = SamplingParams(temperature=1.0, seed=5, max_tokens=10, ignore_eos=True, n=3)
+    expected = run(core, [GenerateRequest("r", prompt, params)])
+    core.add(GenerateRequest("r", prompt, params))
+    outputs = {}
+    for step in range(100):
+        for event in core.step():
+            outputs.setdefault(event.index, []).extend(event.token_ids)
+        if step == 4:
+            assert len(core._flights) == 1
+            core.stop("r", 1)
+        core.scheduler.check_invariants()
+        if not core.has_work:
+            break
+    assert [outputs[0], outputs[2]] == [expected["r", 0], expected["r", 2]]
+    assert outputs[1] == expected["r", 1][: len(outputs[1])]
+    assert len(outputs[1]) < 10
+    assert core.flush_cache()
+
+
 def test_a_step_that_nobody_waits_for_is_forgotten_and_hurts_nobody_who_comes_next(core):
     first, second = greedy(random_prompts(2, [20, 33]), 9)
     expected = alone(core, second)

@@ -91,7 +91,7 @@ class _Process:
         except BaseException:
             self._server.should_exit = True
             raise
-        app = create_app(served.settings, self._client, served.tokenizer, served.template)
+        app = create_app(served.settings, self._client, served.tokenizer, served.template, served.thinking)
         self._service, self._drain_s = app.state.service, served.settings.drain_s
         self._server.config.timeout_graceful_shutdown = int(self._drain_s + LAST_WORDS_S)
         self._lobby.app = app
