@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -88,6 +89,9 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: what follows `platform`; None: the process's own.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file's name may hold bytes that are no text
     try:
         app(args=arguments, prog_name="platform")
     except SystemExit as done:

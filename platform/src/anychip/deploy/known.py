@@ -112,6 +112,8 @@ def _note(written: ServiceState | None, state: ServiceState | None, runs: bool) 
     now = f"revision {state.revision} runs" if runs else "nothing runs: platform apply RECIPE starts it"
     if written.successor and written.revision == state.revision:
         return f"the command that was to replace it by revision {written.successor} ended in the midst; {now}"
+    if written.status == "stopped" and runs:
+        return f"the command that was to end it ended itself in the midst; {now}"
     if (written.status == "loading" and not runs) or written.revision != state.revision:
         return f"the command that started revision {written.revision} ended before it was ready; {now}"
     return ""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import socket
+import time
 from collections.abc import Collection
 from typing import Any
 
 import psutil
 
 from anychip_sdk.errors import PortTaken, PreconditionFailed
+
+POLL_S = 0.05
 
 
 def require_free(host: str, port: int, except_for: Collection[int] = ()) -> int:
@@ -41,6 +44,18 @@ def require_free(host: str, port: int, except_for: Collection[int] = ()) -> int:
                 return port
             raise _refused(host, port, error) from error
         return int(trial.getsockname()[1])
+
+
+def wait_free(host: str, port: int, limit_s: float) -> None:
+    """Wait for a port whose holder has ended; the system takes a moment to give it back. At most so long."""
+    deadline_s = time.monotonic() + limit_s
+    while time.monotonic() < deadline_s:
+        try:
+            require_free(host, port)
+        except PortTaken:
+            time.sleep(POLL_S)
+        else:
+            return
 
 
 def _is_given_up(address: str, port: int, by: Collection[int]) -> bool:
@@ -99,4 +114,4 @@ def _refused(host: str, port: int, error: OSError) -> PreconditionFailed:
     return PreconditionFailed(message, hint="server.host must be an address of this machine")
 
 
-__all__ = ["holder", "require_free"]
+__all__ = ["holder", "require_free", "wait_free"]

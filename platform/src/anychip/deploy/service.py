@@ -16,6 +16,7 @@ import structlog
 
 from anychip.deploy.launch import STAND_BY, Failure, failure_path, recipe_of
 from anychip.deploy.leash import follow_leash
+from anychip.deploy.ports import wait_free
 from anychip.deploy.running import FLAG
 from anychip.deploy.state import read_revision, recipe_path
 from anychip.engine.logs import configure_logs
@@ -25,6 +26,7 @@ from anychip_sdk.environment import worker_environment
 from anychip_sdk.errors import AnychipError
 
 CORE_FACTORY = "anychip.engine.core:from_recipe_file"
+PORT_S = 10.0  #: how long the port of a predecessor that has ended may still be taken
 
 log = structlog.get_logger("anychip.service")
 
@@ -39,8 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the worker inherits it: a closed terminal ends neither
     configure_logs()
     try:
-        read_revision(path)  # what is wrong with it is found before a predecessor is ended
+        server = recipe_of(read_revision(path)).server  # what is wrong with it is found before a predecessor is ended
         follow_leash(stand_by=options.stand_by)
+        if options.stand_by:
+            wait_free(server.host, server.port, PORT_S)
         return run(path)
     except AnychipError as error:
         log.error("the service cannot be started", reason=str(error))

@@ -57,6 +57,9 @@ def down(store: Store, name: str) -> Ending:
     """
     with _lock(store, name):
         known = look(store, name)
+        if known.state is not None and known.is_running and known.damage is None:
+            with contextlib.suppress(PreconditionFailed):  # told again below
+                store.write(msgspec.structs.replace(known.state, status="stopped", successor=0))
         ended = _end_all(store, name, known.running)
         if known.damage is not None:
             store.set_aside(name)

@@ -83,7 +83,7 @@ def _status(store: Store, known: Known) -> ServiceStatus:
     )
     if known.is_running:
         return _living(store, state, status)
-    if state.process is None:
+    if state.process is None or state.status == "stopped":
         return replace(status, condition="failed" if state.status == "failed" else "stopped")
     return replace(status, condition="dead", detail=f"its process {state.process.pid} ended by itself")
 
