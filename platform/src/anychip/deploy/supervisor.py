@@ -1,28 +1,28 @@
 """Start a service's process, tell whether it lives, and end it with all its children. Knows no recipe and no HTTP.
 
-A started process hangs on a leash: its standard input is a pipe from the command that started it. The command says
-"detach" once the service may live on its own; if the command dies before that, however it dies, the pipe closes and the
-service ends itself.
+A started process hangs on a leash, its standard input, which `anychip.deploy.leash` follows on the other side.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
+import socket
 import subprocess
-import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from anychip.deploy.state import ProcessId
+from anychip.deploy.process_id import ProcessId
 
-DETACH = b"detach\n"
 LOG_BYTES = 10 * 1024 * 1024  #: a log that is larger becomes service.log.1 at the next start
 GRACE_S = 15.0  #: more than the server's own limit for draining
+POLL_S = 0.02
 CLOCK_ERROR_S = 1.0  #: start times are computed from the boot time, which moves a little when the clock is set
 
 
@@ -32,18 +32,24 @@ class Started:
 
     process: subprocess.Popen[bytes]
     id: ProcessId
+    leash: socket.socket
 
     def exit_code(self) -> int | None:
         """None while it runs."""
         return self.process.poll()
 
-    def detach(self) -> None:
-        """Let the process outlive this command, which never waits for it again."""
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it ended
-            self.process.stdin.write(DETACH)
-            self.process.stdin.flush()
-        self._drop_leash()
+    def say(self, order: bytes) -> None:
+        """Tell the process something; one that has ended doesn't hear it."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.leash.sendall(order)
+
+    def has_answered(self, wait_s: float) -> bool:
+        """Whether the process said something, waiting for it at most so long."""
+        return bool(select.select([self.leash], [], [], wait_s)[0]) and bool(self._heard())
+
+    def let_go(self) -> None:
+        """Forget the process, which lives on its own by now, and never wait for it again."""
+        self.leash.close()
         if self.process.poll() is None:
             self.process.returncode = 0  # or Popen warns of a running process when it is collected
 
@@ -53,12 +59,13 @@ class Started:
             stop(self.id, grace_s)
             return self.process.wait()
         finally:
-            self._drop_leash()
+            self.leash.close()
 
-    def _drop_leash(self) -> None:
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
+    def _heard(self) -> bytes:
+        try:
+            return self.leash.recv(1024)
+        except ConnectionResetError:
+            return b""
 
 
 def start(
@@ -71,19 +78,24 @@ def start(
     """Run a command in a session of its own, its output appended to the log."""
     rotate(log_path)
     descriptor = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    ours, theirs = socket.socketpair()
     try:
         process = subprocess.Popen(
             command,
-            stdin=subprocess.PIPE,
+            stdin=theirs.fileno(),
             stdout=descriptor,
             stderr=descriptor,
             cwd=folder,
             env=environ,
             start_new_session=True,
         )
+    except BaseException:
+        ours.close()
+        raise
     finally:
+        theirs.close()
         os.close(descriptor)
-    return Started(process, identify(process.pid))
+    return Started(process, identify(process.pid), ours)
 
 
 def identify(pid: int) -> ProcessId:
@@ -124,26 +136,38 @@ def stop(process_id: ProcessId | None, grace_s: float = GRACE_S) -> bool:
     family = [process, *_children(process)]
     try:
         _signal(process, signal.SIGTERM)
-        psutil.wait_procs([process], timeout=grace_s)
+        wait_gone([process], grace_s)
     finally:
         for member in {*family, *_children(process)}:
             _signal(member, signal.SIGKILL)
-        psutil.wait_procs(family, timeout=5)
+        wait_gone(family, 5)
     return True
 
 
-def follow_leash(grace_s: float = GRACE_S) -> None:
-    """In the service: end this process when the command that started it dies before it says "detach"."""
+def wait_gone(processes: Sequence[psutil.Process], limit_s: float) -> bool:
+    """Wait until none of them lives, at most so long; a dead child that nobody waits for is as good as gone."""
+    deadline_s = time.monotonic() + limit_s
+    while any(_lives(one) for one in processes):
+        if time.monotonic() >= deadline_s:
+            return False
+        time.sleep(POLL_S)
+    return True
 
-    def watch() -> None:
-        said = os.read(0, len(DETACH))
-        if said == DETACH:
-            return
-        os.kill(os.getpid(), signal.SIGTERM)
-        threading.Event().wait(grace_s)
-        os.kill(os.getpid(), signal.SIGKILL)
 
-    threading.Thread(target=watch, name="leash", daemon=True).start()
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def environment_of(process_id: ProcessId) -> dict[str, str] | None:
+    """The variables that a living process was started with; None where the system doesn't tell."""
+    process = find(process_id)
+    try:
+        return None if process is None else dict(process.environ())
+    except psutil.Error:
+        return None
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:
@@ -161,4 +185,16 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
         return
 
 
-__all__ = ["GRACE_S", "LOG_BYTES", "Started", "find", "follow_leash", "identify", "is_alive", "rotate", "start", "stop"]
+__all__ = [
+    "GRACE_S",
+    "LOG_BYTES",
+    "Started",
+    "environment_of",
+    "find",
+    "identify",
+    "is_alive",
+    "rotate",
+    "start",
+    "stop",
+    "wait_gone",
+]
