@@ -12,7 +12,7 @@ from anychip_sdk.conformance.certify.certificate import KillScore
 from support.command_line import platform, write_keys
 from support.tiny_models import make_tiny
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 SCORE = KillScore(7, 8)  #: any one: that the selftest's is taken is seen by it
 REQUIRED = ("--set", "backend.requires.conformance=bringup")
@@ -61,7 +61,6 @@ def test_the_cpu_backend_is_conformant_with_bringup(cpu):
     assert_conformant(cpu, "bringup", 50)
 
 
-@pytest.mark.slow
 def test_the_cpu_backend_is_conformant_with_serving_full(tmp_path):
     assert_conformant(Run(tmp_path, "serving-full"), "serving-full", 1000)
 

@@ -84,6 +84,7 @@ def test_only_the_sdk_is_there(clean):
     assert str(clean.folder) in places
 
 
+@pytest.mark.slow
 def test_a_new_package_is_whole_and_passes_bringup(clean, package, tmp_path):
     again = scaffold("acme", tmp_path / "again").folder
     files = [path.relative_to(again) for path in again.rglob("*") if path.is_file()]
