@@ -134,7 +134,7 @@ class Checkout:
         path = os.pathsep.join(str(folder / source) for source in SOURCES)
         self._process = subprocess.Popen(
             [sys.executable, __file__, "--serve"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONPATH": path}, cwd=folder,
         )  # fmt: skip
 
