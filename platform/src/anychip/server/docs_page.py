@@ -59,9 +59,15 @@ def _operation(path: str, method: str, operation: Schema) -> str:
 
 def _contents(answer: Schema) -> str:
     return "<br>".join(
-        f"{_type(content.get('x-event-schema', content['schema']))} as <code>{escape(media_type)}</code>"
+        f"{_type(_inner(content['schema']))} as <code>{escape(media_type)}</code>"
         for media_type, content in answer["content"].items()
     )
+
+
+def _inner(schema: Schema) -> Schema:
+    """What the events of a stream hold, or the schema itself."""
+    inner: Schema = schema.get("properties", {}).get("data", {}).get("contentSchema", schema)
+    return inner
 
 
 def _schema(name: str, schema: Schema) -> str:

@@ -100,8 +100,7 @@ def _responses(endpoint: Endpoint, answers: Mapping[object, Schema]) -> dict[str
     whole = {"type": "string"} if endpoint.reply is None else answers[str(endpoint.reply)]
     content = {endpoint.media_type: {"schema": whole}}
     if endpoint.chunk is not None:
-        # each event is one of these as JSON, the last one is [DONE]
-        content["text/event-stream"] = {"schema": {"type": "string"}, "x-event-schema": answers[str(endpoint.chunk)]}
+        content["text/event-stream"] = {"schema": _event(answers[str(endpoint.chunk)])}
     good: Schema = {"description": "Done", "content": content}
     if endpoint.body is not None:
         said = "The unknown fields that were ignored, where the service is lenient"
@@ -115,6 +114,13 @@ def _responses(endpoint: Endpoint, answers: Mapping[object, Schema]) -> dict[str
     }
     others = {"default": {"description": "Refused", "content": error}}
     return {"200": good, **refusals, **others}
+
+
+def _event(chunk: Schema) -> Schema:
+    """One event of a stream."""
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": chunk}
+    about = "The data of each event is such an object, of the last one [DONE]"
+    return {"type": "object", "properties": {"data": data}, "required": ["data"], "description": about}
 
 
 def _without_titles(schema: Any) -> Any:
