@@ -197,4 +197,4 @@ def _activation(fields: Fields) -> str:
     return name
 
 
-__all__ = ["FULL_ATTENTION", "SLIDING_ATTENTION", "DecoderConfig", "DecoderDefaults"]
+__all__ = ["FULL_ATTENTION", "MAX_VOCABULARY", "SLIDING_ATTENTION", "DecoderConfig", "DecoderDefaults"]
