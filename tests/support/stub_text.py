@@ -69,7 +69,10 @@ class StubTemplate:
         self.opens = opens
         self.variables = None
 
-    def render(self, messages, *, add_generation_prompt=True, **variables):
+    async def render_soon(self, messages, /, **variables):
+        return self.render(messages, **variables)
+
+    def render(self, messages, /, *, add_generation_prompt=True, **variables):
         self.variables = variables
         text = "".join(f"<{m['role']}>{m['content']}" for m in plain_messages(messages)) + "<assistant>"
         if self.thinking.switch and variables.get("enable_thinking") is False:

@@ -107,6 +107,54 @@ def test_a_plugin_that_exits_while_imported_is_broken(site):
         backends.load("acme")
 
 
+BROKEN = {
+    "an import that raises a BaseException": "class Panic(BaseException): pass\nraise Panic('at the disco')\n",
+    "an import that interrupts": "raise KeyboardInterrupt\n",
+    "an import that says a device is absent": (
+        "from anychip_sdk.errors import DeviceAbsent\nraise DeviceAbsent('not here')\n"
+    ),
+    "no Python": "this is no Python",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("source", [*BROKEN.values(), None], ids=[*BROKEN, "a probe without memory"])
+def test_a_broken_plugin_is_named_and_the_rest_works(site, caplog, source):
+    if source is None:
+        source = vendor.changed("memory.bytes_total, memory.bytes_free,", "memory.bytes_total, None,")
+    vendor.install(site, source)
+    vendor.install(site, host(), name="cpu", module="cpu_chip", distribution="anychip-cpu")
+    with caplog.at_level(logging.WARNING, logger="anychip.backends"):
+        assert backends.choose("auto").backend.name == "cpu"
+    assert "backend 'acme' (acme-anychip 0.1.0) is left out: backend 'acme' (acme-anychip 0.1.0): " in caplog.text
+    assert backends.load("cpu").probe()
+    (broken,) = (one for one in backends.probe_all() if one.error is not None)
+    assert isinstance(broken.error, BackendBroken)
+
+
+def test_two_entries_with_one_name_in_one_distribution_are_both_told(site):
+    vendor.install(site)
+    entries = next(site.glob("*.dist-info")) / "entry_points.txt"
+    entries.write_text("[anychip.backends]\nacme = acme_chip\nacme = acme_other\n")
+    assert backends.installed()[0].duplicates == ("acme-anychip 0.1.0 (acme_other)",)
+    with pytest.raises(BackendBroken) as caught:
+        backends.load("acme")
+    assert str(caught.value) == (
+        "backend 'acme' is offered by several entry points of one distribution: "
+        "acme-anychip 0.1.0, acme-anychip 0.1.0 (acme_other)\n"
+        "  hint: each entry point needs a name of its own: have acme-anychip repaired, or pip uninstall it"
+    )
+
+
+@pytest.mark.parametrize("text", ["[anychip.backends]\nno equals sign\n", "\x00", "[anychip.backends\nacme = a\n"])
+def test_metadata_that_can_not_be_read_hides_no_other_backend(site, text):
+    vendor.install(site, named("bolt"), name="bolt", module="bolt_chip", distribution="bolt-anychip")
+    (next(site.glob("bolt*.dist-info")) / "entry_points.txt").write_text(text)
+    vendor.install(site)
+    assert [one.name for one in backends.installed()] == ["acme"]
+    assert backends.load("acme").probe()
+
+
 def test_two_distributions_with_one_name_are_both_named(site):
     vendor.install(site)
     vendor.install(site, named("acme"), module="bolt_chip", distribution="bolt-anychip", version="2.0")

@@ -7,6 +7,7 @@ naming a distribution selects it where two offer a backend of the same name.
 from __future__ import annotations
 
 import difflib
+import itertools
 import logging
 import os
 import re
@@ -17,6 +18,7 @@ from importlib.metadata import Distribution, EntryPoint, distributions
 from typing import TYPE_CHECKING, NamedTuple
 
 from anychip_sdk.errors import AnychipError, BackendBroken, BackendNotFound, DeviceAbsent, PreconditionFailed
+from anychip_sdk.guard import blaming, described
 
 if TYPE_CHECKING:
     from anychip_sdk.backend import Backend
@@ -38,7 +40,7 @@ class InstalledBackend:
         distribution: the Python distribution that holds it.
         version: of the distribution.
         module: what loading it would import, `package.module` or `package.module:attribute`.
-        duplicates: `distribution version` of every other distribution that offers the same name.
+        duplicates: who else offers the same name: `distribution version`; of this distribution with the module.
     """
 
     name: str
@@ -84,7 +86,14 @@ def installed(environ: Mapping[str, str] | None = None) -> tuple[InstalledBacken
     by_name: dict[str, list[InstalledBackend]] = {}
     for one in sorted(found, key=lambda one: (one.name, _canonical(one.distribution))):
         by_name.setdefault(one.name, []).append(one)
-    return tuple(replace(same[0], duplicates=tuple(map(str, same[1:]))) for same in by_name.values())
+    return tuple(_settled(same) for same in by_name.values())
+
+
+def _settled(same: Sequence[InstalledBackend]) -> InstalledBackend:
+    """One of several entries with one name, which tells of the others."""
+    first, others = same[0], same[1:]
+    texts = (f"{one} ({one.module})" if one.distribution == first.distribution else str(one) for one in others)
+    return replace(first, duplicates=tuple(texts))
 
 
 def load(name: str, *, emulate: bool = False) -> Backend:
@@ -92,7 +101,7 @@ def load(name: str, *, emulate: bool = False) -> Backend:
 
     Raises:
         BackendNotFound: no installed distribution offers it.
-        BackendBroken: two distributions offer it, importing it raises, or it breaks the contract.
+        BackendBroken: two entry points offer it, importing it raises, or it breaks the contract.
         BackendIncompatible: its API or torch range does not fit.
         PreconditionFailed: an emulator is asked for and it has none.
     """
@@ -158,21 +167,24 @@ def choose(name: str, plugin_path: str | None = None, *, emulate: bool = False) 
 
 def _declared() -> Iterator[InstalledBackend]:
     """Every entry point of the group. The first distribution of a name on the path counts, as for imports."""
-    seen: set[tuple[str, str]] = set()
-    for distribution in distributions():
+    seen: dict[str, list[InstalledBackend]] = {}
+    for found in map(_entries, distributions()):
+        if found:
+            seen.setdefault(_canonical(found[0].distribution), found)
+    return itertools.chain.from_iterable(seen.values())
+
+
+def _entries(distribution: Distribution) -> list[InstalledBackend]:
+    """A distribution's backends; any package of the machine may have metadata that can't be read."""
+    try:
         entries = [entry for entry in distribution.entry_points if entry.group == GROUP]
-        if not entries:
-            continue
-        title = distribution.metadata["Name"] or "unnamed distribution"
-        for entry in entries:
-            key = (_canonical(title), entry.name)
-            if key not in seen:
-                seen.add(key)
-                yield InstalledBackend(entry.name, title, _version(distribution), entry.value)
-
-
-def _version(distribution: Distribution) -> str:
-    return distribution.metadata["Version"] or "of unknown version"
+        title = str(distribution.metadata["Name"] or "unnamed distribution") if entries else ""
+        version = str(distribution.metadata["Version"] or "of unknown version") if entries else ""
+    except Exception as error:
+        where = getattr(distribution, "_path", "an installed distribution")
+        log.warning("the metadata of %s can't be read and is left out: %s", where, described(error))
+        return []
+    return [InstalledBackend(entry.name, title, version, entry.value) for entry in entries]
 
 
 def _canonical(distribution: str) -> str:
@@ -207,9 +219,8 @@ def _not_found(name: str, names: Sequence[str]) -> BackendNotFound:
         message = f"backend '{name}' is installed, but {ALLOW_VARIABLE}={os.environ.get(ALLOW_VARIABLE)} leaves it out"
         return BackendNotFound(message, hint=f"add it to {ALLOW_VARIABLE} or unset that")
     near = difflib.get_close_matches(name, names, n=1)
-    message = f"no backend '{name}' is installed; installed: {', '.join(names) or 'none'}."
-    if near:
-        message += f" Did you mean '{near[0]}'?"
+    guess = f" Did you mean '{near[0]}'?" if near else ""
+    message = f"no backend '{name}' is installed; installed: {', '.join(names) or 'none'}.{guess}"
     return BackendNotFound(message, hint=f"pip install anychip-{name}, or the package that the chip's vendor names")
 
 
@@ -217,9 +228,8 @@ def _none_present(probed: Sequence[Probed]) -> DeviceAbsent:
     """Why `auto` found nothing, backend by backend."""
     reasons = []
     for one in probed:
-        absence = one.backend.info.absence if one.backend is not None else ""
-        why = "broken" if one.error is not None else absence or "no device present"
-        reasons.append(f"{one.installed.name}: {why}")
+        absence = "" if one.backend is None else one.backend.info.absence
+        reasons.append(f"{one.installed.name}: {'broken' if one.error else absence or 'no device present'}")
     message = f"backend.name is auto and no backend has a device ({'; '.join(reasons) or 'none is installed'})"
     hint = f"install the backend of a device that is here; one that {ALLOW_VARIABLE} leaves out is not seen"
     return DeviceAbsent(message, hint=hint)
@@ -246,33 +256,31 @@ def _probe(one: InstalledBackend) -> Probed:
 
 
 def _load(one: InstalledBackend, *, emulate: bool = False) -> Backend:
-    if one.duplicates:
-        everyone = ", ".join((str(one), *one.duplicates))
-        message = f"backend '{one.name}' is offered by several installed distributions: {everyone}"
-        others = " ".join(text.rpartition(" ")[0] for text in one.duplicates)
-        hint = f"pip uninstall {others} (or the other way round), or set {ALLOW_VARIABLE}={one.distribution}"
-        raise BackendBroken(message, hint=hint)
-    plugin = _import_plugin(one)
+    _check_alone(one)
+    with blaming(lambda what: _broken(one, f"importing {one.module}", what), passes=()):
+        plugin = EntryPoint(one.name, one.module, GROUP).load()
     from anychip_sdk.backend import load_backend
 
-    try:
+    with blaming(lambda what: _broken(one, "loading it", what)):
         return load_backend(one.name, plugin, distribution=one.distribution, version=one.version, emulate=emulate)
-    except AnychipError:
-        raise
-    except Exception as error:
-        raise _broken(one, "loading it", error) from error
 
 
-def _import_plugin(one: InstalledBackend) -> object:
-    try:
-        return EntryPoint(one.name, one.module, GROUP).load()
-    except (Exception, SystemExit) as error:  # a plugin may even call sys.exit while it is imported
-        raise _broken(one, f"importing {one.module}", error) from error
+def _check_alone(one: InstalledBackend) -> None:
+    """Refuse a name that several entry points offer, since no order between them would be right for everybody."""
+    if not one.duplicates:
+        return
+    everyone = ", ".join((str(one), *one.duplicates))
+    others = [text.rpartition(" ")[0] for text in one.duplicates if not text.startswith(f"{one} (")]
+    hint = f"each entry point needs a name of its own: have {one.distribution} repaired, or pip uninstall it"
+    if others:
+        hint = f"pip uninstall {' '.join(others)} (or the other way round), or set {ALLOW_VARIABLE}={one.distribution}"
+    source = "several installed distributions" if others else "several entry points of one distribution"
+    raise BackendBroken(f"backend '{one.name}' is offered by {source}: {everyone}", hint=hint)
 
 
-def _broken(one: InstalledBackend, what: str, error: BaseException) -> BackendBroken:
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
-    message = f"backend '{one.name}' ({one}): {what} raised {type(error).__name__}: {error}\n{text}"
+def _broken(one: InstalledBackend, what: str, raised: str) -> BackendBroken:
+    """Made where the error is handled, so that its traceback is there."""
+    message = f"backend '{one.name}' ({one}): {what} raised {raised}\n{traceback.format_exc().rstrip()}"
     return BackendBroken(message, hint=f"repair or pip uninstall {one.distribution}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -11,11 +12,13 @@ import pluggy
 import torch
 
 from anychip_sdk import hooks
+from anychip_sdk.answers import checked_devices, checked_findings, checked_reasons, checked_weight, memory_problem
 from anychip_sdk.contract import check_ranges, register, register_emulator
 from anychip_sdk.device import Device, DeviceConfig, DeviceInfo
-from anychip_sdk.errors import AnychipError, BackendBroken, DeviceAbsent
+from anychip_sdk.errors import BackendBroken, DeviceAbsent
 from anychip_sdk.finding import Finding
 from anychip_sdk.fusion import Fusion
+from anychip_sdk.guard import blaming, shown, within
 from anychip_sdk.hooks import CompileContext, PreparedWeight
 from anychip_sdk.info import BackendInfo, Requirements
 from anychip_sdk.kv import KVPool, PoolSpec
@@ -24,6 +27,8 @@ from anychip_sdk.registry import REFERENCE, OpRegistry
 
 #: what a recipe can name
 _POLICY = re.compile(r"[a-z][a-z0-9_.-]*")
+
+PROBE_SECONDS = 60.0  #: a probe or a diagnosis that takes longer hangs, as drivers do
 
 T = TypeVar("T")
 
@@ -64,42 +69,20 @@ class Backend:
         """The devices that are present now.
 
         Raises:
-            BackendBroken: the hook raised, or an answer breaks the contract (types, free <= total, names).
+            BackendBroken: the hook raised, takes longer than PROBE_SECONDS, or its answer breaks the contract (types,
+                free <= total, names).
         """
-        found: Sequence[object] = self._call("anychip_probe", Sequence)
-        problems: list[str] = []
-        names: set[str] = set()
-        for device in found:
-            if not isinstance(device, DeviceInfo):
-                problems.append(f"{device!r} is not a DeviceInfo")
-                continue
-            if device.memory_bytes_total <= 0:
-                problems.append(f"{device.name}: memory_bytes_total is {device.memory_bytes_total}, must be above 0")
-            if not 0 <= device.memory_bytes_free <= device.memory_bytes_total:
-                problems.append(
-                    f"{device.name}: memory_bytes_free is {device.memory_bytes_free}, must be between 0 and "
-                    f"memory_bytes_total ({device.memory_bytes_total})"
-                )
-            if device.name in names:
-                problems.append(f"{device.name} is listed twice")
-            names.add(device.name)
-        if problems:
-            raise self._broken("anychip_probe", "; ".join(problems))
-        return tuple(device for device in found if isinstance(device, DeviceInfo))
+        return self._ask("anychip_probe", checked_devices, seconds=PROBE_SECONDS)
 
     def open(self, device: DeviceInfo, config: DeviceConfig) -> Device:
         """Open a probed device and initialise it."""
         opened = self._call("anychip_open_device", Device, device=device, config=config)
-        try:
+        with self._blamed("Device.init"):
             opened.init(config)
-        except AnychipError:
-            raise
-        except Exception as error:
-            raise self._broken("Device.init", f"{type(error).__name__}: {error}") from error
-        memory = opened.memory()
-        if not 0 <= memory.bytes_free <= memory.bytes_total:
-            text = f"bytes_free is {memory.bytes_free}, must be between 0 and bytes_total ({memory.bytes_total})"
-            raise self._broken("Device.memory", text)
+        with self._blamed("Device.memory"):
+            problem = memory_problem(opened.memory())
+        if problem is not None:
+            raise self._broken("Device.memory", problem)
         return opened
 
     def create_kv_pool(self, spec: PoolSpec, device: Device) -> KVPool:
@@ -109,59 +92,32 @@ class Backend:
             BackendBroken: it is not what was asked for.
         """
         pool = self._call("anychip_create_kv_pool", KVPool, spec=spec, device=device)
-        layout = pool.layout
-        asked = {"page size": spec.page_size, "number of slots": spec.slots}
-        found = {"page size": layout.page_size, "number of slots": layout.slots}
-        wrong = [
-            f"the pool's {name} is {found[name]}, {want} was asked for"
-            for name, want in asked.items()
-            if found[name] != want
-        ]
-        if pool.groups != spec.groups:
-            wrong.append("the pool's groups are not those that were asked for")
-        tokens_bytes = layout.pages * layout.page_size * layout.bytes_per_token
-        if layout.pages < 1 or tokens_bytes + layout.slots * layout.bytes_per_slot > spec.budget_bytes:
-            wrong.append(
-                f"{layout.pages} pages of {layout.page_size} tokens do not fit the budget of {spec.budget_bytes} bytes"
-            )
+        with self._blamed("anychip_create_kv_pool"):
+            wrong = _pool_problems(pool, spec)
         if wrong:
             raise self._broken("anychip_create_kv_pool", "; ".join(wrong))
         return pool
 
     def prepare_weight(self, name: str, tensor: torch.Tensor, op: str, device: Device) -> PreparedWeight:
-        return self._call("anychip_prepare_weight", PreparedWeight, name=name, tensor=tensor, op=op, device=device)
+        return self._ask("anychip_prepare_weight", checked_weight, name=name, tensor=tensor, op=op, device=device)
 
     def compiles(self, program: Program) -> tuple[str | None, ...] | None:
         """What the backend's compiler makes of each call: None where it takes it, else why not; None: it has none."""
-        found = self._raw("anychip_compiles", program=program)
-        if found is None:
-            return None
-        is_listed = isinstance(found, Sequence) and not isinstance(found, str)
-        texts = tuple(found) if is_listed else ()
-        are_texts = all(one is None or isinstance(one, str) for one in texts)
-        if not is_listed or not are_texts or len(texts) != len(program.calls):
-            text = f"returned {found!r}, expected a text or None for each of {len(program.calls)} calls"
-            raise self._broken("anychip_compiles", text)
-        return texts
+        return self._ask("anychip_compiles", lambda found: checked_reasons(found, len(program.calls)), program=program)
 
     def compile(self, program: Program, context: CompileContext) -> Callable[..., tuple[torch.Tensor, ...]] | None:
         compiled = self._raw("anychip_compile", program=program, context=context)
         if compiled is not None and not callable(compiled):
-            raise self._broken("anychip_compile", f"returned {compiled!r}, expected a callable or None")
+            raise self._broken("anychip_compile", f"returned {shown(compiled)}, expected a callable or None")
         return compiled  # type: ignore[no-any-return]
 
     def diagnose(self) -> tuple[Finding, ...]:
         """What the backend has to say of itself on this machine; empty where it has nothing.
 
         Raises:
-            BackendBroken: the hook raised, or returned anything but findings.
+            BackendBroken: the hook raised, takes longer than PROBE_SECONDS, or returned anything but findings.
         """
-        found = self._raw("anychip_diagnose")
-        if found is None:
-            return ()
-        if not isinstance(found, Sequence) or not all(isinstance(one, Finding) for one in found):
-            raise self._broken("anychip_diagnose", f"returned {found!r}, expected a sequence of Finding")
-        return tuple(found)
+        return self._ask("anychip_diagnose", checked_findings, seconds=PROBE_SECONDS)
 
     def find_device(self, name: str | None) -> DeviceInfo:
         """The probed device of that name; the first one for None or for the backend's bare name.
@@ -207,38 +163,70 @@ class Backend:
         for provider, other in ((self.name, REFERENCE), (REFERENCE, self.name)):
             plugin = self._manager.get_plugin(other)
             caller = self._manager.subset_hook_caller("anychip_register_ops", [plugin])
-            try:
-                caller(registry=registry.registrar(provider))
-            except Exception as error:
-                raise self._broken("anychip_register_ops", f"{type(error).__name__}: {error}") from error
+            with self._blamed("anychip_register_ops"):
+                answers: list[object] = caller(registry=registry.registrar(provider))
+            if answers:  # pluggy leaves out None
+                raise self._broken("anychip_register_ops", f"returned {shown(answers[0])}, expected None")
         return registry
 
     def _checked_fusions(self) -> tuple[Fusion, ...]:
-        found = [fusion for answer in self._raw("anychip_fusions") for fusion in answer]
-        for fusion in found:
-            if not isinstance(fusion, Fusion):
-                raise self._broken("anychip_fusions", f"{fusion!r} is not a Fusion")
-            if not _POLICY.fullmatch(fusion.policy):
-                text = f"fusion '{fusion.name}' has policy '{fusion.policy}', expected a name in lower case"
-                raise self._broken("anychip_fusions", text)
-        return tuple(found)
+        def check(answers: Sequence[Sequence[object]]) -> tuple[Fusion, ...]:
+            found = [fusion for answer in answers for fusion in answer]
+            for fusion in found:
+                if not isinstance(fusion, Fusion):
+                    message = f"{shown(fusion)} is not a Fusion"
+                    raise ValueError(message)
+                if not _POLICY.fullmatch(fusion.policy):
+                    message = f"fusion '{fusion.name}' has policy '{fusion.policy}', expected a name in lower case"
+                    raise ValueError(message)
+            return tuple(one for one in found if isinstance(one, Fusion))
+
+        return self._ask("anychip_fusions", check)
 
     def _raw(self, hook: str, **arguments: Any) -> Any:
-        try:
+        with self._blamed(hook):
             return getattr(self._manager.hook, hook)(**arguments)
-        except AnychipError:
-            raise
-        except Exception as error:
-            raise self._broken(hook, f"{type(error).__name__}: {error}") from error
 
     def _call(self, hook: str, kind: Callable[..., T], **arguments: Any) -> T:
         answer = self._raw(hook, **arguments)
         if not isinstance(answer, kind):  # type: ignore[arg-type]  # abstract classes are no type[T]
-            raise self._broken(hook, f"returned {answer!r}, expected {kind.__name__}")
+            raise self._broken(hook, f"returned {shown(answer)}, expected {kind.__name__}")
         return answer  # type: ignore[no-any-return]
+
+    def _ask(self, hook: str, check: Callable[[Any], T], *, seconds: float | None = None, **arguments: Any) -> T:
+        """A hook's answer as `check` reads it, which raises a ValueError for one that breaks the contract."""
+        caller = getattr(self._manager.hook, hook)
+        with self._blamed(hook):
+            answer = caller(**arguments) if seconds is None else within(seconds, lambda: caller(**arguments))
+            try:
+                return check(answer)
+            except ValueError as error:
+                raise self._broken(hook, str(error)) from error
+
+    def _blamed(self, where: str) -> AbstractContextManager[None]:
+        return blaming(lambda what: self._broken(where, what))
 
     def _broken(self, where: str, what: str) -> BackendBroken:
         return BackendBroken(f"backend '{self.name}' ({self.distribution} {self.version}): {where}: {what}")
+
+
+def _pool_problems(pool: KVPool, spec: PoolSpec) -> list[str]:
+    layout = pool.layout
+    asked = {"page size": spec.page_size, "number of slots": spec.slots}
+    found = {"page size": layout.page_size, "number of slots": layout.slots}
+    wrong = [
+        f"the pool's {name} is {found[name]}, {want} was asked for"
+        for name, want in asked.items()
+        if found[name] != want
+    ]
+    if pool.groups != spec.groups:
+        wrong.append("the pool's groups are not those that were asked for")
+    tokens_bytes = layout.pages * layout.page_size * layout.bytes_per_token
+    if layout.pages < 1 or tokens_bytes + layout.slots * layout.bytes_per_slot > spec.budget_bytes:
+        wrong.append(
+            f"{layout.pages} pages of {layout.page_size} tokens do not fit the budget of {spec.budget_bytes} bytes"
+        )
+    return wrong
 
 
 def load_backend(

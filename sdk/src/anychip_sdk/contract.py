@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from types import ModuleType
 from typing import NamedTuple
 
 import pluggy
 import torch
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from anychip_sdk import defaults, hooks
-from anychip_sdk.errors import AnychipError, BackendBroken, BackendIncompatible, PreconditionFailed
+from anychip_sdk.answers import hook_problem, info_problems
+from anychip_sdk.errors import BackendBroken, BackendIncompatible, PreconditionFailed
+from anychip_sdk.guard import blaming, shown
 from anychip_sdk.hooks import API_VERSION, PROJECT
 from anychip_sdk.info import BackendInfo
 from anychip_sdk.registry import REFERENCE
@@ -34,17 +37,11 @@ def register(name: str, plugin: ModuleType | object, where: str) -> Registered:
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(hooks)
     manager.register(defaults, REFERENCE)
-    try:
+    with blaming(_fault(where)):
         manager.register(plugin, name)
-    except pluggy.PluginValidationError as error:
-        message = f"{where}: {error}"
-        raise BackendBroken(message) from error
-    _check_hook_names(manager, name, where)
-    try:
+    _check_hooks(manager, name, where)
+    with blaming(_fault(f"{where}: anychip_backend")):
         info = manager.hook.anychip_backend()
-    except Exception as error:
-        message = f"{where}: anychip_backend: {type(error).__name__}: {error}"
-        raise BackendBroken(message) from error
     _check_info(info, name, where)
     return Registered(manager, info)
 
@@ -56,13 +53,9 @@ def register_emulator(name: str, plugin: ModuleType | object, where: str) -> Reg
         PreconditionFailed: it offers none.
         BackendBroken: the plugin or its emulator breaks the contract.
     """
-    try:
-        emulator = register(name, plugin, where).manager.hook.anychip_emulator()
-    except AnychipError:
-        raise
-    except Exception as error:
-        message = f"{where}: anychip_emulator: {type(error).__name__}: {error}"
-        raise BackendBroken(message) from error
+    registered = register(name, plugin, where)
+    with blaming(_fault(f"{where}: anychip_emulator")):
+        emulator = registered.manager.hook.anychip_emulator()
     if emulator is None:
         message = f"{where} has no emulator"
         raise PreconditionFailed(message, hint="remove backend.emulate and --emulate, or name another backend")
@@ -84,8 +77,8 @@ def check_ranges(info: BackendInfo, where: str) -> None:
         raise BackendIncompatible(message)
 
 
-def _check_hook_names(manager: pluggy.PluginManager, name: str, where: str) -> None:
-    """Every hook of the plugin exists, and the required ones are there; all problems at once."""
+def _check_hooks(manager: pluggy.PluginManager, name: str, where: str) -> None:
+    """Every hook exists and is a plain function, and the required ones are there; all problems at once."""
     problems = []
     for hook in sorted(vars(manager.hook)):
         caller = getattr(manager.hook, hook)
@@ -93,10 +86,15 @@ def _check_hook_names(manager: pluggy.PluginManager, name: str, where: str) -> N
             continue
         near = difflib.get_close_matches(hook, hooks.HOOKS, n=1)
         problems.append(f"there is no hook '{hook}'." + (f" Did you mean '{near[0]}'?" if near else ""))
-    for hook in hooks.REQUIRED:
-        implementations = getattr(manager.hook, hook).get_hookimpls()
-        if not any(one.plugin_name == name for one in implementations):
+    for hook in hooks.HOOKS:
+        implementations = [one for one in getattr(manager.hook, hook).get_hookimpls() if one.plugin_name == name]
+        if hook in hooks.REQUIRED and not implementations:
             problems.append(f"the required hook '{hook}' is missing")
+        for one in implementations:
+            wraps = "wraps other hooks; only plain ones have an answer" if one.wrapper or one.hookwrapper else None
+            problem = wraps or hook_problem(one.function)
+            if problem is not None:
+                problems.append(f"'{hook}' {problem}")
     if problems:
         message = f"{where}: " + "; ".join(problems)
         raise BackendBroken(message)
@@ -104,18 +102,17 @@ def _check_hook_names(manager: pluggy.PluginManager, name: str, where: str) -> N
 
 def _check_info(info: object, name: str, where: str) -> None:
     if not isinstance(info, BackendInfo):
-        message = f"{where}: anychip_backend returned {info!r}, expected BackendInfo"
+        message = f"{where}: anychip_backend returned {shown(info)}, expected BackendInfo"
         raise BackendBroken(message)
-    if info.name != name:
-        message = f"{where}: the entry point is called '{name}', anychip_backend says '{info.name}'; they must be equal"
+    with blaming(_fault(f"{where}: anychip_backend")):
+        problems = info_problems(info, name)
+    if problems:
+        message = f"{where}: {'; '.join(problems)}"
         raise BackendBroken(message)
-    ranges = {"api": info.api, **vars(info.requirements)}
-    for what, text in ranges.items():
-        try:
-            SpecifierSet(text)
-        except InvalidSpecifier as error:
-            message = f"{where}: {what} range '{text}' is not a version specifier such as '>=1.0,<2'"
-            raise BackendBroken(message) from error
+
+
+def _fault(where: str) -> Callable[[str], BackendBroken]:
+    return lambda what: BackendBroken(f"{where}: {what}")
 
 
 __all__ = ["Registered", "check_ranges", "register", "register_emulator"]

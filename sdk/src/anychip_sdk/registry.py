@@ -250,12 +250,32 @@ class Registrar:
 
         Raises:
             ValueError: unknown op or version, no dtype, the same name twice, or `prepare` for an op without a step.
+            TypeError: an argument of another type.
         """
+        _check_types(op, function, dtypes, requires or {}, prepare)
         label: str = name or getattr(function, "__name__", None) or type(function).__name__
         kernel = Kernel(
             op, version, tuple(dtypes), function, self.provider, label, requires or {}, prepares_weight, prepare
         )
         self._registry.add(kernel)
+
+
+def _check_types(
+    op: str, function: object, dtypes: Sequence[object], requires: Mapping[str, Need], prepare: object
+) -> None:
+    """What a plan would trip over much later, where nobody knows the plugin any more."""
+    wrong = []
+    if not callable(function):
+        wrong.append(f"function is {function!r}, expected a callable")
+    if isinstance(dtypes, str) or not all(isinstance(one, torch.dtype) for one in dtypes):
+        wrong.append(f"dtypes is {dtypes!r}, expected torch dtypes")
+    if not isinstance(requires, Mapping) or not all(isinstance(one, Need) for one in requires.values()):
+        wrong.append(f"requires is {requires!r}, expected a Need for each fact")
+    if prepare is not None and not isinstance(prepare, Prepare):
+        wrong.append(f"prepare is {prepare!r}, expected Prepare or None")
+    if wrong:
+        message = f"op '{op}': {'; '.join(wrong)}"
+        raise TypeError(message)
 
 
 def with_prepared(kernel: Kernel, args: Sequence[Any], facts: Facts, limits: StepLimits | None = None) -> list[Any]:
@@ -309,7 +329,11 @@ def _why_not(kernel: Kernel, dtype: torch.dtype, facts: Facts, chosen: Override)
         return f"dtype is {dtype_name(dtype)}, it has " + ", ".join(map(dtype_name, kernel.dtypes))
     for name, need in kernel.requires.items():
         fact = facts.get(name)
-        if not need.test(fact):
+        try:
+            holds = need.test(fact)
+        except Exception as error:  # the vendor's own function; a kernel that can't be judged is passed over
+            return f"{name} is {fact}, and asking whether that will do raised {type(error).__name__}: {error}"
+        if not holds:
             return f"{name} is {fact}, it needs {need.text}"
     return None
 

@@ -76,3 +76,33 @@ def test_the_first_pair_turns_by_one_radian_per_position():
     table = rope_table(config_of(raw(None)).rope, 64, 4)
     assert table[3, 0].item() == pytest.approx(math.cos(3))
     assert table[3, 32].item() == pytest.approx(math.sin(3))
+
+
+EXTENDED = {
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512},
+    "yarn without an original": {"rope_type": "yarn", "factor": 4.0},
+    "linear": {"rope_type": "linear", "factor": 4.0},
+}
+
+
+@pytest.mark.parametrize("name", EXTENDED)
+def test_positions_beyond_the_config_s_are_rotated_as_in_transformers(name):
+    config = {**raw(EXTENDED[name]), "max_position_embeddings": 512}
+    ours = config_of(config)
+    assert (ours.max_positions, ours.longest_context) == (512, POSITIONS)
+    table = rope_table(ours.rope, 64, POSITIONS)
+    torch.testing.assert_close(table[512:], theirs(config)[512:], rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "positions", "longest"),
+    [
+        (None, 512, 512),
+        (LLAMA3, 4096, 4096),  # a llama3 config names the scaled length
+        ({**YARN, "original_max_position_embeddings": 32768}, 131072, 131072),
+        ({**YARN, "original_max_position_embeddings": 32768}, 40960, 131072),
+        ({"rope_type": "linear", "factor": 0.5}, 512, 512),
+    ],
+)
+def test_the_longest_context_is_what_the_scaling_reaches(scaling, positions, longest):
+    assert config_of({**raw(scaling), "max_position_embeddings": positions}).longest_context == longest

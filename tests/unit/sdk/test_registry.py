@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from anychip_sdk import OpKey, OpRegistry, at_least, at_most, multiple_of, one_of
-from anychip_sdk.registry import REFERENCE, Override
+from anychip_sdk.registry import REFERENCE, Need, Override
 
 BF16 = torch.bfloat16
 KEY = OpKey("linear", 1, BF16)
@@ -163,3 +163,11 @@ def test_a_wrong_version_no_dtype_and_a_repeated_name_are_refused(registry):
 def test_the_vendor_comes_before_the_reference_whatever_the_order(registry):
     registry.registrar("chip").register("linear", kernel, dtypes=(BF16,))
     assert [one.provider for one in registry.kernels("linear")] == ["chip", REFERENCE]
+
+
+def test_a_need_that_raises_passes_its_kernel_over_and_says_so(registry):
+    need = Need(lambda fact: fact > 3, "above 3")
+    registry.registrar("chip").register("linear", kernel, dtypes=(BF16,), requires={"head_dim": need}, name="odd")
+    found = registry.resolve(KEY, {"head_dim": None})
+    assert found.is_fallback
+    assert "head_dim is None, and asking whether that will do raised TypeError" in found.rejected[0].reason

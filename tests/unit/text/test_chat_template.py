@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -72,20 +73,28 @@ def reference(tmp_path_factory):
     return tokenizer
 
 
+@pytest.fixture(scope="module")
+def plain():
+    return ChatTemplate(CHAT_TEMPLATE, {})
+
+
 def refusal(source, messages=USER, **variables):
     with pytest.raises(RequestInvalid) as caught:
         ChatTemplate(source, {}).render(messages, **variables)
     return caught.value
 
 
-@pytest.mark.parametrize("source", [RICH, CHAT_TEMPLATE])
+@pytest.fixture(scope="module", params=[RICH, CHAT_TEMPLATE])
+def template(request):
+    return ChatTemplate(request.param, {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"})
+
+
 @pytest.mark.parametrize("variables", [{}, {"enable_thinking": False}, {"enable_thinking": True}, {"tools": TOOLS}])
 @pytest.mark.parametrize("add_generation_prompt", [True, False])
-def test_rendering_equals_transformers(reference, source, variables, add_generation_prompt):
-    template = ChatTemplate(source, {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"})
+def test_rendering_equals_transformers(reference, template, variables, add_generation_prompt):
     ours = template.render(CHAT, add_generation_prompt=add_generation_prompt, **variables)
     theirs = reference.apply_chat_template(
-        CHAT, chat_template=source, tokenize=False, add_generation_prompt=add_generation_prompt, **variables
+        CHAT, chat_template=template.source, tokenize=False, add_generation_prompt=add_generation_prompt, **variables
     )
     assert ours == theirs
 
@@ -141,43 +150,15 @@ def test_what_a_template_raises_becomes_a_request_error_with_its_words():
     assert (error.param, error.status) == ("messages", 400)
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{{ messages[0].content + none }}",
-        "{{ messages[7].content }}",
-        "{{ nothing.at.all }}",
-        "{{ 1 / 0 }}",
-        "{{ messages[0].content.nope() }}",
-        "{{ ''.__class__.__mro__ }}",
-        "{{ messages.append(1) }}",
-        "{{ messages | join(5) | int + '' }}",
-    ],
-)
-def test_what_goes_wrong_within_a_template_is_a_request_error(source):
-    assert refusal(source).param == "messages"
+@pytest.mark.parametrize("name", ["self", "messages", "context", "anychip_tick", "loop", "class"])
+def test_any_name_of_a_variable_is_data(name):
+    template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", {})
+    assert template.render(USER, **{name: 1}) == "hi"
+    assert asyncio.run(template.render_soon(USER, **{name: 1})) == "hi"
 
 
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", "1,000,000 times"),
-        ("{% for i in range(99999) %}{% for j in range(99999) if false %}{% endfor %}{% endfor %}", "1,000,000"),
-        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
-        ("{{ 'x' * 10**9 }}", "16,000,000 characters"),
-        ("{{ 2 ** 10000000 }}", "power above 64"),
-        ("{% set n=namespace(s='xx') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}", "16,000,000"),
-        ("{% set n=namespace(s='xx') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}", "16,000,000"),
-        ("{% for i in range(99999) %}{{ 'abc' * 1000 }}{% endfor %}", "writes more than 16,000,000"),
-        ("{% for i in range(1000000) %}{% endfor %}", "range"),
-    ],
-)
-def test_no_template_runs_on_and_on(source, words):
-    assert words in refusal(source).message
-
-
-def test_a_list_of_text_parts_is_one_text():
-    template = ChatTemplate(CHAT_TEMPLATE, {})
+def test_a_list_of_text_parts_is_one_text(plain):
+    template = plain
     part = {"type": "text", "text": "hi"}
     assert template.render([{"role": "user", "content": [part]}]) == template.render(USER)
     two = template.render([{"role": "user", "content": [part, {"type": "text", "text": "you"}]}])
@@ -198,8 +179,10 @@ def test_a_list_of_text_parts_is_one_text():
         ([{"role": "user", "content": "\ud800"}], "messages"),
     ],
 )
-def test_malformed_messages_are_named(messages, param):
-    assert refusal(CHAT_TEMPLATE, messages).param == param
+def test_malformed_messages_are_named(plain, messages, param):
+    with pytest.raises(RequestInvalid) as caught:
+        plain.render(messages)
+    assert caught.value.param == param
 
 
 def test_an_assistant_may_say_nothing_beside_its_tool_calls():

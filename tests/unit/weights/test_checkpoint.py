@@ -11,7 +11,10 @@ import torch
 from safetensors.torch import load, save_file
 
 from anychip.weights.checkpoint import open_checkpoint
+from anychip.weights.gguf_config import token_ids
+from anychip.weights.load import Parameter, check_complete
 from anychip.weights.names import expected_tensors
+from anychip.weights.template import template_source
 from anychip_sdk.errors import CheckpointInvalid
 from support.tiny_models import make_tiny, write_gguf
 
@@ -109,6 +112,97 @@ def test_tensors_at_odd_offsets_read_right(tmp_path):
     file.write_bytes(len(header).to_bytes(8, "little") + header + raw[8 + length :])
     with open_checkpoint(path) as checkpoint:
         assert all(torch.equal(checkpoint.read(name), written[name]) for name in checkpoint.tensors)
+
+
+def edit(file, **changes):
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+@pytest.mark.parametrize("place", ["added_tokens_decoder", "added_tokens", "vocab"])
+def test_an_end_that_any_file_names_ends(tmp_path, place):
+    path = make_tiny(tmp_path, "qwen2", tokenizer=True, eos_token_id=0)
+    (path / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 0]}))
+    if place == "added_tokens_decoder":
+        edit(path / "tokenizer_config.json", added_tokens_decoder={"2": {"content": "<|im_end|>"}})
+        (path / "tokenizer.json").unlink()
+    elif place == "vocab":
+        edit(path / "tokenizer.json", added_tokens=[])
+    with open_checkpoint(path) as checkpoint:
+        assert checkpoint.config.eos_token_ids == (1, 0, 2)
+
+
+@pytest.mark.parametrize("token", [None, "<|unheard of|>", 5, {"content": "<|im_end|>"}])
+def test_an_end_that_the_vocabulary_lacks_changes_nothing(tmp_path, token):
+    path = make_tiny(tmp_path, "qwen2", tokenizer=True, eos_token_id=0)
+    edit(path / "tokenizer_config.json", eos_token=token)
+    with open_checkpoint(path) as checkpoint:
+        assert checkpoint.config.eos_token_ids == ((0, 2) if isinstance(token, dict) else (0,))
+
+
+def test_every_end_of_a_gguf_file_ends():
+    assert token_ids({f"tokenizer.ggml.{name}_token_id": at for at, name in enumerate(("eos", "eot", "eom"))}) == {
+        "bos_token_id": None, "eos_token_id": [0, 1, 2], "pad_token_id": None,
+    }  # fmt: skip
+
+
+def _tied(path, change):
+    file = path / "model.safetensors"
+    weights = load_file(file)
+    save_file(weights | {"lm_head.weight": change(weights["model.embed_tokens.weight"].clone())}, file)
+
+
+def _row(table):
+    table[17, 3] += 1
+    return table
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda table: table[:-1].contiguous(), "has shape [511, 64], model.embed_tokens.weight has [512, 64]"),
+        (lambda table: table * 2, "differs from model.embed_tokens.weight"),
+        (lambda table: table.double(), "is stored as F64, which is not read"),
+        (lambda table: table.half(), "differs from model.embed_tokens.weight"),
+    ],
+)
+def test_a_second_table_of_a_tied_model_that_differs_is_refused(tmp_path, change, words):
+    path = make_tiny(tmp_path, "llama")
+    _tied(path, change)
+    message = refusal(path)
+    assert f"tensor lm_head.weight {words}, but config.json says tie_word_embeddings: true" in message
+    assert "set it to false to use both" in message
+
+
+def test_a_second_table_that_differs_in_one_number_is_refused_when_it_is_loaded(tmp_path):
+    path = make_tiny(tmp_path, "llama")
+    _tied(path, _row)
+    with open_checkpoint(path) as checkpoint:
+        assert len(checkpoint.differing_copies()) == 1
+        parameters = [Parameter(name, info.shape, (name,)) for name, info in checkpoint.tensors.items()]
+        with pytest.raises(CheckpointInvalid, match=r"lm_head.weight differs from model.embed_tokens.weight"):
+            check_complete(parameters, checkpoint)
+
+
+@pytest.mark.parametrize("name", ["old.safetensors", "old.gguf", "model-00001-of-00002.safetensors"])
+def test_a_subfolder_that_is_called_like_a_file_is_no_file(tmp_path, name):
+    path = make_tiny(tmp_path / "hf", "llama")
+    file = write_gguf(path, tmp_path / "g.gguf")
+    (path / name).mkdir()
+    open_checkpoint(path).close()
+    folder = tmp_path / "g"
+    folder.mkdir()
+    file.rename(folder / "g.gguf")
+    (folder / name).mkdir()
+    with open_checkpoint(folder) as checkpoint:
+        assert checkpoint.format == "gguf"
+
+
+def test_a_byte_of_a_template_that_is_no_text_is_told_with_its_place(tmp_path):
+    path = make_tiny(tmp_path, "llama", tokenizer=True)
+    (path / "chat_template.jinja").write_bytes("a\nbé".encode("latin-1"))
+    with open_checkpoint(path) as checkpoint, pytest.raises(CheckpointInvalid) as caught:
+        template_source(checkpoint)
+    assert str(caught.value) == (f"checkpoint {path}: chat_template.jinja is no UTF-8: byte 0xe9 at position 3, line 2")
 
 
 def test_a_tied_head_and_old_buffers_are_ignored_by_name(tmp_path):

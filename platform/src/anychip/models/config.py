@@ -7,6 +7,7 @@ tell a value of the checkpoint from a value of the library's version.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, TypeVar
 
@@ -57,9 +58,18 @@ class ModelConfig(ABC):
     def build(self) -> nn.Module:
         """The modules, on the meta device, with the checkpoint's names for the parameters."""
 
+    @property
+    def longest_context(self) -> int:
+        """Positions that the model can have, if its rotation is scaled for more than it was trained with."""
+        return self.max_positions
+
     def facts(self) -> dict[str, int]:
         """Sizes by the names that op schemas and kernels' requirements use. Families add theirs."""
         return {"layers": self.num_layers, "hidden": self.hidden_size, "vocab": self.vocab_size}
+
+    def copies(self) -> Mapping[str, str]:
+        """Tensors that a checkpoint may hold though they are another one's copy, and which that is."""
+        return {}
 
     def ignores(self, tensor: str) -> bool:
         """Whether a checkpoint may hold a tensor that is never read."""
@@ -91,10 +101,19 @@ def parse_dtype(fields: Fields) -> torch.dtype | None:
         found[key] = _DTYPES[name]
     if len(set(found.values())) > 1:
         fields.problems.append(
-            f"config.json: dtype is {fields.raw['dtype']!r} but torch_dtype is {fields.raw['torch_dtype']!r}; "
+            f"{fields.where}: dtype is {fields.raw['dtype']!r} but torch_dtype is {fields.raw['torch_dtype']!r}; "
             "keep one of the two"
         )
     return next(iter(found.values()), None)
+
+
+def check_sampling(generation: Fields) -> None:
+    """The defaults of requests that choose nothing; -1 and 0 switch top_k off, 0 the temperature."""
+    generation.optional_number("temperature", minimum=0, maximum=100)
+    generation.optional_number("top_p", above=0, maximum=1)
+    generation.optional_number("min_p", minimum=0, maximum=1)
+    generation.optional_number("repetition_penalty", above=0, maximum=100)
+    generation.optional_number("top_k", minimum=-1, maximum=2**31)
 
 
 def parse_token_ids(fields: Fields, generation: Fields, bos: int | None, eos: int | None) -> TokenIds:
@@ -112,4 +131,4 @@ def parse_token_ids(fields: Fields, generation: Fields, bos: int | None, eos: in
     return TokenIds(begin, tuple(ends), first_pad[0] if first_pad else None)
 
 
-__all__ = ["ModelConfig", "TokenIds", "parse_dtype", "parse_token_ids"]
+__all__ = ["ModelConfig", "TokenIds", "check_sampling", "parse_dtype", "parse_token_ids"]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, TypeVar
 
 from anychip.models.config import ModelConfig, parse_dtype, parse_token_ids
 from anychip.models.layers import ACTIVATIONS
 from anychip.models.raw import Fields
-from anychip.models.rope_config import RopeConfig, parse_rope
+from anychip.models.rope_config import RopeConfig, extended_positions, parse_rope
 
 FULL_ATTENTION = "full_attention"
 SLIDING_ATTENTION = "sliding_attention"
+
+MAX_LAYERS = 2048
+MAX_VOCABULARY = 2**22
+MAX_HEADS = 2**14  #: and as much for the size of one
 
 # Buffers that older versions of transformers saved; the engine computes them from the config.
 _BUFFERS = re.compile(r"(^|\.)rotary_emb\.(inv_freq|cos_cached|sin_cached)$|\.self_attn\.(masked_)?bias$")
@@ -64,14 +69,14 @@ class DecoderConfig(ModelConfig):
     def parse(cls: type[Self], architecture: str, fields: Fields, generation: Fields) -> Self:
         known = cls.defaults
         heads = _heads(fields, known)
-        num_layers = fields.integer("num_hidden_layers", 32)
+        num_layers = fields.integer("num_hidden_layers", 32, maximum=MAX_LAYERS)
         max_positions = fields.integer("max_position_embeddings", known.max_positions)
         window, layer_types = _windows(fields, known, num_layers)
         bias = fields.boolean("attention_bias", False) if known.qkv_bias is None else known.qkv_bias
         tokens = parse_token_ids(fields, generation, known.bos, known.eos)
         return cls(
             architecture=architecture,
-            vocab_size=fields.integer("vocab_size", known.vocab_size),
+            vocab_size=fields.integer("vocab_size", known.vocab_size, maximum=MAX_VOCABULARY),
             hidden_size=heads.hidden_size,
             intermediate_size=fields.integer("intermediate_size", known.intermediate_size),
             num_layers=num_layers,
@@ -79,7 +84,7 @@ class DecoderConfig(ModelConfig):
             num_kv_heads=heads.num_kv_heads,
             head_dim=heads.head_dim,
             max_positions=max_positions,
-            rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
+            rms_norm_eps=fields.number("rms_norm_eps", 1e-6, above=0, maximum=1),
             hidden_act=_activation(fields),
             tie_word_embeddings=fields.boolean("tie_word_embeddings", False),
             attention_bias=bias,
@@ -103,6 +108,10 @@ class DecoderConfig(ModelConfig):
     def kv_size(self) -> int:
         return self.num_kv_heads * self.head_dim
 
+    @property
+    def longest_context(self) -> int:
+        return extended_positions(self.rope, self.max_positions)
+
     def window(self, layer: int) -> int | None:
         """The sliding window of one layer in tokens, None where it sees everything."""
         return self.sliding_window if self.layer_types[layer] == SLIDING_ATTENTION else None
@@ -119,7 +128,10 @@ class DecoderConfig(ModelConfig):
 
     def ignores(self, tensor: str) -> bool:
         """Derived buffers, and the copy of a tied embedding."""
-        return bool(_BUFFERS.search(tensor)) or (tensor == "lm_head.weight" and self.tie_word_embeddings)
+        return bool(_BUFFERS.search(tensor)) or tensor in self.copies()
+
+    def copies(self) -> Mapping[str, str]:
+        return {"lm_head.weight": "model.embed_tokens.weight"} if self.tie_word_embeddings else {}
 
     def with_layers(self: Self, layers: int, vocab_size: int) -> Self:
         return replace(super().with_layers(layers, vocab_size), layer_types=self.layer_types[:layers])
@@ -134,23 +146,26 @@ class _Heads(NamedTuple):
 
 def _heads(fields: Fields, known: DecoderDefaults) -> _Heads:
     hidden_size = fields.integer("hidden_size", 4096)
-    num_heads = fields.integer("num_attention_heads", 32)
+    num_heads = fields.integer("num_attention_heads", 32, maximum=MAX_HEADS)
     if "num_key_value_heads" in fields.raw or known.num_kv_heads is None:
-        num_kv_heads = fields.integer("num_key_value_heads", num_heads)
+        num_kv_heads = fields.integer("num_key_value_heads", num_heads, maximum=MAX_HEADS)
     else:
         num_kv_heads = known.num_kv_heads
     if num_heads % num_kv_heads:
         fields.problems.append(
-            f"config.json: num_attention_heads {num_heads} is not a multiple of num_key_value_heads {num_kv_heads}"
+            f"{fields.where}: num_attention_heads {num_heads} is not a multiple of num_key_value_heads {num_kv_heads}"
         )
     if "head_dim" not in fields and known.head_dim is None and hidden_size % num_heads:
         fields.problems.append(
-            f"config.json: hidden_size {hidden_size} is not a multiple of num_attention_heads {num_heads} "
+            f"{fields.where}: hidden_size {hidden_size} is not a multiple of num_attention_heads {num_heads} "
             "and head_dim is absent"
         )
-    head_dim = fields.integer("head_dim", known.head_dim or max(1, hidden_size // num_heads))
+    computed = known.head_dim or max(1, hidden_size // num_heads)
+    head_dim = fields.integer("head_dim", computed, maximum=MAX_HEADS)
+    if "head_dim" not in fields and computed > MAX_HEADS:
+        fields.problems.append(f"{fields.where}: hidden_size / num_attention_heads is {computed}, above {MAX_HEADS:,}")
     if head_dim % 2:
-        fields.problems.append(f"config.json: head_dim {head_dim} is odd; rotary embedding needs an even one")
+        fields.problems.append(f"{fields.where}: head_dim {head_dim} is odd; rotary embedding needs an even one")
     return _Heads(hidden_size, num_heads, num_kv_heads, head_dim)
 
 
@@ -167,10 +182,10 @@ def _windows(fields: Fields, known: DecoderDefaults, num_layers: int) -> tuple[i
         first = fields.integer("max_window_layers", 28, minimum=0)
         types = tuple(SLIDING_ATTENTION if i >= first else FULL_ATTENTION for i in range(num_layers))
     if len(types) != num_layers:
-        fields.problems.append(f"config.json: layer_types has {len(types)} entries for {num_layers} layers")
+        fields.problems.append(f"{fields.where}: layer_types has {len(types)} entries for {num_layers} layers")
     unknown = sorted(set(types) - {FULL_ATTENTION, SLIDING_ATTENTION})
     if unknown:
-        fields.problems.append(f"config.json: layer_types {', '.join(unknown)} are not supported")
+        fields.problems.append(f"{fields.where}: layer_types {', '.join(unknown)} are not supported")
     return window, types
 
 
@@ -178,8 +193,8 @@ def _activation(fields: Fields) -> str:
     name = fields.string("hidden_act", "silu")
     if name not in ACTIVATIONS:
         supported = ", ".join(ACTIVATIONS)
-        fields.problems.append(f"config.json: hidden_act {name!r} is not supported (supported: {supported})")
+        fields.problems.append(f"{fields.where}: hidden_act {name!r} is not supported (supported: {supported})")
     return name
 
 
-__all__ = ["FULL_ATTENTION", "SLIDING_ATTENTION", "DecoderConfig", "DecoderDefaults"]
+__all__ = ["FULL_ATTENTION", "MAX_VOCABULARY", "SLIDING_ATTENTION", "DecoderConfig", "DecoderDefaults"]

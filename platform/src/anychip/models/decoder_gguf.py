@@ -56,11 +56,11 @@ def read_decoder_config(fields: GGUFFields) -> dict[str, object]:
         "num_key_value_heads": fields.integer("attention.head_count_kv") or heads,
         "head_dim": head_dim,
         "max_position_embeddings": fields.required("context_length"),
-        "rms_norm_eps": fields.number("attention.layer_norm_rms_epsilon") or 1e-6,
+        "rms_norm_eps": _given(fields.number("attention.layer_norm_rms_epsilon"), 1e-6),
         "tie_word_embeddings": "output.weight" not in fields.shapes,
         "attention_bias": "blk.0.attn_q.bias" in fields.shapes,
         "mlp_bias": "blk.0.ffn_gate.bias" in fields.shapes,
-        "rope_theta": fields.number("rope.freq_base") or 10000.0,
+        "rope_theta": _given(fields.number("rope.freq_base"), 10000.0),
     }
     window = fields.integer("attention.sliding_window")
     if window:
@@ -69,6 +69,10 @@ def read_decoder_config(fields: GGUFFields) -> dict[str, object]:
     if scaling:
         raw["rope_scaling"] = scaling
     return raw
+
+
+def _given(value: float | None, default: float) -> float:
+    return default if value is None else value
 
 
 def _scaling(fields: GGUFFields) -> dict[str, object]:
@@ -86,7 +90,7 @@ def _scaling(fields: GGUFFields) -> dict[str, object]:
     for key, name in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
         scaling[name] = fields.number(f"rope.scaling.{key}")
     share = fields.number("rope.scaling.yarn_attn_factor") or fields.number("rope.scaling.attn_factor") or 1.0
-    if share != 1.0:
+    if share != 1.0 and factor > 0:
         # GGUF's is relative to what the factor alone gives, config.json's is absolute
         scaling["attention_factor"] = share * (0.1 * math.log(factor) + 1.0)
     if fields.number("rope.scaling.yarn_log_multiplier") not in (None, 0.0):

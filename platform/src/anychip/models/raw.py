@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import reprlib
 from collections.abc import Mapping, Sequence
 
 from anychip_sdk.errors import CheckpointInvalid
+
+MAX_SIZE = 2**24  #: of anything that a config counts, where nothing less is said
+_SHOWN = 20  # problems of a list that may have any length
+_MAX_CHARS = 1000  # of one problem, parts of which come from the file
 
 
 class Fields:
@@ -22,33 +28,55 @@ class Fields:
         return self.raw.get(key) is not None
 
     def complain(self, key: str, expected: str) -> None:
-        self.problems.append(f"{self.where}: {key} is {self.raw.get(key)!r}, expected {expected}")
+        shown = reprlib.Repr()
+        shown.maxstring = shown.maxother = shown.maxlong = 100
+        self.problems.append(f"{self.where}: {key} is {shown.repr(self.raw.get(key))}, expected {expected}")
 
-    def integer(self, key: str, default: int, *, minimum: int = 1) -> int:
-        value = self.optional_integer(key, minimum=minimum)
+    def integer(self, key: str, default: int, *, minimum: int = 1, maximum: int = MAX_SIZE) -> int:
+        value = self.optional_integer(key, minimum=minimum, maximum=maximum)
         return default if value is None else value
 
-    def optional_integer(self, key: str, *, minimum: int = 0) -> int | None:
+    def optional_integer(self, key: str, *, minimum: int = 0, maximum: int = MAX_SIZE) -> int | None:
         value = self.raw.get(key)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             self.complain(key, f"a whole number of at least {minimum}")
             return None
+        if value > maximum:
+            self.complain(key, f"at most {maximum:,}")
+            return None
         return value
 
-    def number(self, key: str, default: float) -> float:
-        value = self.optional_number(key)
+    def number(
+        self,
+        key: str,
+        default: float,
+        *,
+        minimum: float = -math.inf,
+        above: float = -math.inf,
+        maximum: float = math.inf,
+    ) -> float:
+        value = self.optional_number(key, minimum=minimum, above=above, maximum=maximum)
         return default if value is None else value
 
-    def optional_number(self, key: str) -> float | None:
+    def optional_number(
+        self, key: str, *, minimum: float = -math.inf, above: float = -math.inf, maximum: float = math.inf
+    ) -> float | None:
+        """A finite number of at least `minimum`, more than `above` and at most `maximum`."""
         value = self.raw.get(key)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            self.complain(key, "a number")
-            return None
-        return float(value)
+        number = _finite(value)
+        if number is None:
+            self.complain(key, "a finite number")
+        elif number < minimum or number <= above or number > maximum:
+            least = f"at least {minimum:g}" if above == -math.inf else f"above {above:g}"
+            most = f" and at most {maximum:g}" if maximum < math.inf else ""
+            self.complain(key, f"a number {least}{most}")
+        else:
+            return number
+        return None
 
     def boolean(self, key: str, default: bool) -> bool:
         value = self.raw.get(key)
@@ -98,12 +126,29 @@ class Fields:
         return tuple(items)
 
 
+def _finite(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
 def refuse(where: str, problems: Sequence[str], *, hint: str | None = None) -> CheckpointInvalid:
-    """The error that lists every problem of one checkpoint."""
+    """The error that lists the problems of one checkpoint: all of a checkpoint that somebody made in earnest."""
+    told = [_printable(problem[:_MAX_CHARS]) for problem in problems[:_SHOWN]]
     if len(problems) == 1:
-        return CheckpointInvalid(f"checkpoint {where}: {problems[0]}", hint=hint)
-    lines = "\n".join(f"  - {problem}" for problem in problems)
+        return CheckpointInvalid(f"checkpoint {where}: {told[0]}", hint=hint)
+    more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+    lines = "\n".join(f"  - {problem}" for problem in [*told, *more])
     return CheckpointInvalid(f"checkpoint {where} has {len(problems)} problems:\n{lines}", hint=hint)
 
 
-__all__ = ["Fields", "refuse"]
+def _printable(text: str) -> str:
+    """Names of keys and tensors come from the file; in a terminal some characters do more than being shown."""
+    return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
+
+
+__all__ = ["MAX_SIZE", "Fields", "refuse"]

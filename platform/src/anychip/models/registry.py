@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from anychip.models.config import ModelConfig
+from anychip.models.config import ModelConfig, check_sampling
 from anychip.models.families.llama import LlamaConfig
 from anychip.models.families.qwen2 import Qwen2Config
 from anychip.models.families.qwen3 import Qwen3Config
@@ -34,19 +34,24 @@ def config_of(raw: Mapping[str, object], generation: Mapping[str, object] | None
 
 
 def parse_config(
-    raw: Mapping[str, object], generation: Mapping[str, object], problems: list[str]
+    raw: Mapping[str, object], generation: Mapping[str, object], problems: list[str], file: str | None = None
 ) -> ModelConfig | None:
-    """Parse both files' content. Problems are appended; None where not even the architecture is known."""
-    fields = Fields(raw, problems, "config.json")
+    """Parse both files' content. Problems are appended; None where not even the architecture is known.
+
+    `file` is where both come from, if it is one of another form.
+    """
+    fields = Fields(raw, problems, f"{file}, as config.json would say it" if file else "config.json")
+    generated = Fields(generation, problems, file or "generation_config.json")
     architecture = _architecture(fields)
     if architecture is None:
         return None
     if "quantization_config" in fields:
         section = fields.section("quantization_config")
         method = section.string("quant_method", "unnamed") if section else "unnamed"
-        problems.append(f"config.json: quantization_config ({method}) is not supported; use unquantized weights")
+        problems.append(f"{fields.where}: quantization_config ({method}) is not supported; use unquantized weights")
     family = _architectures()[architecture]
-    return family.parse(architecture, fields, Fields(generation, problems, "generation_config.json"))
+    check_sampling(generated)
+    return family.parse(architecture, fields, generated)
 
 
 def build_model(config: ModelConfig) -> nn.Module:
@@ -72,14 +77,16 @@ def _architecture(fields: Fields) -> str | None:
     if names:
         found = next((name for name in names if name in known), None)
         if found is None:
-            fields.problems.append(f"config.json: architecture {names[0]!r} is not supported (supported: {supported})")
+            fields.problems.append(
+                f"{fields.where}: architecture {names[0]!r} is not supported (supported: {supported})"
+            )
         return found
     model_type = fields.string("model_type", "")
     for name, family in known.items():
         if family.model_type == model_type:
             return name
     fields.problems.append(
-        f"config.json: names no known architecture (architectures absent, model_type {model_type!r}; "
+        f"{fields.where}: names no known architecture (architectures absent, model_type {model_type!r}; "
         f"supported: {supported})"
     )
     return None

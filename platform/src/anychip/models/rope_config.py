@@ -12,6 +12,8 @@ RopeType = Literal["default", "linear", "llama3", "yarn"]
 
 SUPPORTED_ROPE_TYPES: tuple[str, ...] = ("default", "linear", "llama3", "yarn")
 DEFAULT_THETA = 10000.0
+MAX_THETA = 1e12
+MAX_FACTOR = 1e6
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,10 @@ def parse_rope(fields: Fields, max_positions: int) -> RopeConfig:
     if rope_type in ("llama3", "yarn"):
         outer = fields.optional_integer("original_max_position_embeddings", minimum=1)
         original = outer or parameters.integer("original_max_position_embeddings", max_positions)
-    factor = parameters.number("factor", max_positions / original if original else 1.0)
-    if factor <= 0:
-        parameters.complain("factor", "a positive number")
-    low, high = parameters.number("low_freq_factor", 1.0), parameters.number("high_freq_factor", 4.0)
+    default = max_positions / original if original else 1.0
+    factor = parameters.number("factor", default, above=0, maximum=MAX_FACTOR)
+    low = parameters.number("low_freq_factor", 1.0, above=0, maximum=MAX_FACTOR)
+    high = parameters.number("high_freq_factor", 4.0, above=0, maximum=MAX_FACTOR)
     if high <= low:
         parameters.complain("high_freq_factor", f"more than low_freq_factor, which is {low:g}")
     return RopeConfig(
@@ -63,13 +65,25 @@ def parse_rope(fields: Fields, max_positions: int) -> RopeConfig:
         low_freq_factor=low,
         high_freq_factor=high,
         original_max_positions=original,
-        attention_factor=parameters.optional_number("attention_factor"),
-        beta_fast=parameters.number("beta_fast", 32.0),
-        beta_slow=parameters.number("beta_slow", 1.0),
-        mscale=parameters.optional_number("mscale"),
-        mscale_all_dim=parameters.optional_number("mscale_all_dim"),
+        attention_factor=parameters.optional_number("attention_factor", above=0, maximum=MAX_FACTOR),
+        beta_fast=parameters.number("beta_fast", 32.0, above=0, maximum=MAX_FACTOR),
+        beta_slow=parameters.number("beta_slow", 1.0, above=0, maximum=MAX_FACTOR),
+        mscale=_optional_scale(parameters, "mscale"),
+        mscale_all_dim=_optional_scale(parameters, "mscale_all_dim"),
         truncate=parameters.boolean("truncate", True),
     )
+
+
+def extended_positions(rope: RopeConfig, max_positions: int) -> int:
+    """The longest context of a model whose config may name the length that it was trained with, or the scaled one.
+
+    yarn scales the original length, linear the config's. llama3's configs name the scaled length.
+    """
+    if rope.type == "yarn" and rope.original_max_positions is not None:
+        return max(max_positions, int(rope.original_max_positions * rope.factor))
+    if rope.type == "linear":
+        return max(max_positions, int(max_positions * rope.factor))
+    return max_positions
 
 
 def _parameters(fields: Fields) -> Fields:
@@ -88,6 +102,11 @@ def _parameters(fields: Fields) -> Fields:
                 )
         return Fields({**old.raw, **new.raw}, fields.problems, new.where)
     return new or old or Fields({}, fields.problems, f"{fields.where}: rope_parameters")
+
+
+def _optional_scale(parameters: Fields, key: str) -> float | None:
+    """A positive number; 0 means none."""
+    return None if parameters.raw.get(key) == 0 else parameters.optional_number(key, above=0, maximum=MAX_FACTOR)
 
 
 def _flatten(section: Fields) -> Fields:
@@ -116,14 +135,13 @@ def _type(parameters: Fields) -> str:
 
 
 def _theta(fields: Fields, parameters: Fields) -> float:
-    outer, inner = fields.optional_number("rope_theta"), parameters.optional_number("rope_theta")
+    outer = fields.optional_number("rope_theta", above=1, maximum=MAX_THETA)
+    inner = parameters.optional_number("rope_theta", above=1, maximum=MAX_THETA)
     if outer is not None and inner is not None and outer != inner:
         fields.problems.append(
             f"{fields.where}: rope_theta is {outer:g} at the top and {inner:g} in rope_parameters; keep one"
         )
     theta = inner if inner is not None else outer
-    if theta is not None and theta <= 0:
-        fields.problems.append(f"{fields.where}: rope_theta is {theta:g}, expected a positive number")
     return DEFAULT_THETA if theta is None else theta
 
 
@@ -134,4 +152,4 @@ def _check_partial(fields: Fields, parameters: Fields) -> None:
             source.problems.append(f"{source.where}: partial_rotary_factor {share:g} is not supported, only 1.0 is")
 
 
-__all__ = ["SUPPORTED_ROPE_TYPES", "RopeConfig", "RopeType", "parse_rope"]
+__all__ = ["SUPPORTED_ROPE_TYPES", "RopeConfig", "RopeType", "extended_positions", "parse_rope"]

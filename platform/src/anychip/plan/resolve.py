@@ -262,11 +262,13 @@ def _context_length(recipe: Recipe, config: ModelConfig) -> Decision[int]:
     if wanted == 1:
         message = "model.context_length is 1: a prompt and an answer need a token each"
         raise PreconditionFailed(message, hint="set model.context_length to 2 or more")
+    longest = config.longest_context
     if wanted is None:
-        return Decision(config.max_positions, "the model's own")
-    if wanted > config.max_positions:
-        message = f"model.context_length is {wanted}; the model was made for {config.max_positions} positions"
-        raise PreconditionFailed(message, hint=f"set model.context_length to {config.max_positions} or less")
+        further = f"; scaled as its config says it reaches {longest}" if longest > config.max_positions else ""
+        return Decision(config.max_positions, f"the model's own{further}")
+    if wanted > longest:
+        message = f"model.context_length is {wanted}; the model was made for {longest} positions"
+        raise PreconditionFailed(message, hint=f"set model.context_length to {longest} or less")
     return Decision(wanted, "model.context_length")
 
 

@@ -58,9 +58,10 @@ class TextTokenizer(Protocol):
 class PromptTemplate(Protocol):
     """Renders a conversation as one prompt text."""
 
-    def render(
+    async def render_soon(
         self,
         messages: Sequence[Mapping[str, object]],
+        /,
         *,
         add_generation_prompt: bool = True,
         **variables: object,

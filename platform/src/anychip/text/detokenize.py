@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import tokenizers
 
+from anychip.models.decoder_config import MAX_VOCABULARY
 from anychip_sdk.errors import CheckpointInvalid
 
 _METASPACE = "▁"  # stands for a space in sentencepiece vocabularies
@@ -89,6 +90,12 @@ def token_table(tokenizer: tokenizers.Tokenizer, where: str) -> TokenTable:
         raise CheckpointInvalid(
             f"checkpoint {where}: the tokenizer's decoder ({names}) is not supported "
             "(supported: ByteLevel, and Replace + ByteFallback + Fuse + Strip)"
+        )
+    if size > MAX_VOCABULARY:
+        token = max(vocab, key=vocab.__getitem__)
+        raise CheckpointInvalid(
+            f"checkpoint {where}: the tokenizer's token {token[:50]!r} has id {size - 1:,}, "
+            f"expected less than {MAX_VOCABULARY:,}"
         )
     pieces = [b""] * size
     for token, index in vocab.items():

@@ -91,7 +91,10 @@ def build_tokenizer(metadata: Mapping[str, object], where: str) -> GGUFTokenizer
     adds_bos = fields.boolean("add_bos_token", pre in known and known[pre].adds_bos)
     if problems:
         raise refuse(where, problems)
-    tokenizer = _build(known[pre], tokens, [(pair[0], pair[1]) for pair in pairs])
+    try:
+        tokenizer = _build(known[pre], tokens, [(pair[0], pair[1]) for pair in pairs])
+    except Exception as error:  # the library raises nothing more specific, e.g. of a merge into no token
+        raise refuse(where, [f"tokenizer.ggml.tokens and merges make no tokenizer: {str(error)[:200]}"]) from error
     _add(tokenizer, tokens, kinds if isinstance(kinds, list) else [])
     return GGUFTokenizer(tokenizer, adds_bos, _special(fields, tokens))
 

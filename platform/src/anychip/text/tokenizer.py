@@ -8,6 +8,7 @@ import tokenizers
 
 from anychip.text.detokenize import StreamDecoder, TokenTable, token_table
 from anychip.text.gguf_tokenizer import build_tokenizer
+from anychip.text.trial import try_out
 from anychip.weights.checkpoint import Checkpoint
 from anychip.weights.tensors import TokenizerSource
 from anychip_sdk.errors import CheckpointInvalid, RequestInvalid
@@ -33,7 +34,7 @@ class Tokenizer:
         self.special_tokens = special_tokens
         self.bos_id: int | None = self._id_of("bos_token")
         own_eos = self._id_of("eos_token")
-        self.eos_ids: tuple[int, ...] = eos_ids or (() if own_eos is None else (own_eos,))
+        self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys((*eos_ids, *(() if own_eos is None else (own_eos,)))))
         self.special_ids: frozenset[int] = table.special
         # None: whatever tokenizer.json itself does
         self.adds_bos: bool = self._own_encoding_starts_with_bos() if adds_bos is None else adds_bos
@@ -49,7 +50,7 @@ class Tokenizer:
 
     @classmethod
     def from_source(cls, source: TokenizerSource, eos_ids: tuple[int, ...] = ()) -> Tokenizer:
-        """The same, with the model's end ids given; without any, the tokenizer's own eos_token counts."""
+        """The same, with the model's end ids given; the tokenizer's own eos_token counts as well."""
         where = str(source.where)
         if source.gguf is not None:
             built = build_tokenizer(source.gguf, where)
@@ -86,7 +87,7 @@ class Tokenizer:
                 f"the text holds half a surrogate pair at character {error.start}, which is no Unicode text"
             ) from error
         # what tokenizer.json would add besides a BOS is not wanted in a prompt: an EOS would end it
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        ids = self._ids(text)
         if not (add_special and self.adds_bos) or self.bos_id is None:
             return ids
         first = next((i for i, token in enumerate(ids) if token != self.bos_id), len(ids))
@@ -110,6 +111,15 @@ class Tokenizer:
         pieces = self._table.pieces
         return pieces[token_id] if 0 <= token_id < len(pieces) else b""
 
+    def _ids(self, text: str) -> list[int]:
+        try:
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # the library's panics are no Exception; a rule of the file may run wild
+            raise RequestInvalid(f"the model's tokenizer can't encode this text: {str(error)[:200]}") from error
+        return ids
+
     def _id_of(self, name: str) -> int | None:
         text = self.special_tokens.get(name)
         return None if text is None else self.token_id(text)
@@ -125,6 +135,7 @@ def _load(source: TokenizerSource) -> tokenizers.Tokenizer:
             f"checkpoint {source.where}: tokenizer.json is missing",
             hint="save it with the model (transformers' save_pretrained of a fast tokenizer writes it)",
         )
+    try_out(source.tokenizer_json)
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(source.tokenizer_json))
     except Exception as error:  # the library raises nothing more specific

@@ -15,7 +15,11 @@ import torch
 from anychip.models.config import ModelConfig
 from anychip.models.raw import refuse
 from anychip.models.registry import parse_config
+from anychip.weights.copies import SAMPLED_ROWS, differing_copies
+from anychip.weights.end_token import with_end
+from anychip.weights.files import not_a_file
 from anychip.weights.gguf_checkpoint import open_gguf
+from anychip.weights.gguf_split import first_parts
 from anychip.weights.names import check_tensors
 from anychip.weights.quantized import BlockFormat, Bytes
 from anychip.weights.safetensors import open_directory
@@ -49,6 +53,7 @@ class Checkpoint:
         left_out = [name for name in opened.tensors if name not in self.tensors]
         self.ignored: tuple[str, ...] = (*opened.ignored, *left_out)
         self._reader: TensorReader = opened.reader
+        self._all_tensors = opened.tensors
 
     def read(self, name: str, rows: slice | None = None) -> torch.Tensor:
         """One tensor on the host, or some of its first dimension's rows without touching the others.
@@ -61,6 +66,10 @@ class Checkpoint:
     def read_blocks(self, name: str, rows: slice) -> tuple[Bytes, BlockFormat]:
         """Some rows as they are stored, [rows, bytes per row], for tensors in a format of blocks."""
         return self._reader.read_blocks(self.tensors[name], rows)
+
+    def differing_copies(self) -> list[str]:
+        """What is wrong with the ignored copies of tensors, every row compared; opening compares some."""
+        return differing_copies(self.config.copies(), self._all_tensors, self._reader)
 
     def close(self) -> None:
         """Let go of the files. Tensors that were read stay valid."""
@@ -85,14 +94,27 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
         CheckpointInvalid: with every problem that was found, before any memory is taken for weights.
     """
     path = Path(path)
+    try:
+        return _opened(path)
+    except OSError as error:  # of a folder, or of a file that went away meanwhile
+        where = f"{error.filename}: " if error.filename else ""
+        raise CheckpointInvalid(f"checkpoint {path}: {where}{error.strerror or error}") from error
+
+
+def _opened(path: Path) -> Checkpoint:
     format_name, file = _format(path)
-    opened = open_directory(file) if format_name == "safetensors" else open_gguf(file)
+    is_gguf = format_name == "gguf"
+    opened = open_gguf(file) if is_gguf else open_directory(file)
     problems = list(opened.problems)
-    config = parse_config(opened.raw_config, opened.generation_config, problems) if opened.raw_config else None
+    raw, given = opened.raw_config, file.name if is_gguf else None
+    config = parse_config(raw, opened.generation_config, problems, given) if raw else None
     # with a shard missing or cut, a list of the tensors that are missing too would only hide the reason
     if config is not None and not problems:
         problems += check_tensors(config, opened.tensors)
         problems += _check_dtypes(config, opened.tensors)
+        if not problems:
+            problems += differing_copies(config.copies(), opened.tensors, opened.reader, SAMPLED_ROWS)
+            config = with_end(config, opened.tokenizer)
     if problems or config is None:
         if opened.reader is not None:
             opened.reader.close()
@@ -102,8 +124,9 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
 
 def _format(path: Path) -> tuple[FormatName, Path]:
     if path.is_dir():
-        files = [child for child in sorted(path.iterdir()) if child.suffix == ".gguf"]
-        if not files or any(child.suffix == ".safetensors" for child in path.iterdir()):
+        present = [child for child in sorted(path.iterdir()) if child.is_file() or child.is_symlink()]
+        files = first_parts([child for child in present if child.suffix == ".gguf"])
+        if not files or any(child.suffix == ".safetensors" for child in present):
             return "safetensors", path
         if len(files) > 1:
             names = ", ".join(file.name for file in files)
@@ -112,7 +135,8 @@ def _format(path: Path) -> tuple[FormatName, Path]:
             )
         return "gguf", files[0]
     if not path.exists():
-        raise CheckpointInvalid(f"checkpoint {path}: there is no such file or directory")
+        reason = not_a_file(path) if path.is_symlink() else "there is no such file or directory"
+        raise CheckpointInvalid(f"checkpoint {path}: {reason}")
     if path.suffix == ".gguf":
         return "gguf", path
     raise CheckpointInvalid(

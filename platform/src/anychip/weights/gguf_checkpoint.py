@@ -11,9 +11,9 @@ import numpy.typing as npt
 import torch
 
 from anychip.models.gguf_names import GGUFNames
-from anychip.weights.gguf import GGUFFile, GGUFTensor, parse_gguf
+from anychip.weights.gguf import GGUFFile, GGUFTensor
 from anychip.weights.gguf_config import llama3_scaling, names_of, raw_config, token_ids
-from anychip.weights.mapped import MappedFile
+from anychip.weights.gguf_split import parse_parts
 from anychip.weights.names import shorten
 from anychip.weights.quantized import BlockFormat, Bytes, decode_rows
 from anychip.weights.tensors import Opened, TensorInfo, TokenizerSource, row_range
@@ -27,10 +27,10 @@ class _Place(NamedTuple):
 
 
 class GGUFReader:
-    """Reads tensors of a mapped GGUF file and decodes their blocks. Not for several threads."""
+    """Reads tensors of mapped GGUF files and decodes their blocks. Not for several threads."""
 
-    def __init__(self, mapped: MappedFile, places: Mapping[str, _Place]) -> None:
-        self._mapped = mapped
+    def __init__(self, file: GGUFFile, places: Mapping[str, _Place]) -> None:
+        self._file = file
         self._places = places
 
     def read(self, info: TensorInfo, rows: slice | None) -> torch.Tensor:
@@ -48,7 +48,7 @@ class GGUFReader:
         return np.array(self._rows(info, place, first, last)), place.tensor.format
 
     def close(self) -> None:
-        self._mapped.close()
+        self._file.close()
 
     def _rows(self, info: TensorInfo, place: _Place, first: int, last: int) -> Bytes:
         """Raw rows of a matrix in the model's order, [rows, bytes per row]."""
@@ -56,14 +56,14 @@ class GGUFReader:
         row_nbytes = info.nbytes // length if length else 0
         start = place.tensor.start
         if place.permuted_heads:
-            raw = self._mapped.window(start, info.nbytes).reshape(length, row_nbytes)
+            raw = place.tensor.mapped.window(start, info.nbytes).reshape(length, row_nbytes)
             return raw[_interleaved_rows(length, place.permuted_heads)[first:last]]
-        raw = self._mapped.window(start + first * row_nbytes, (last - first) * row_nbytes)
+        raw = place.tensor.mapped.window(start + first * row_nbytes, (last - first) * row_nbytes)
         return raw.reshape(last - first, row_nbytes)
 
     def _vector(self, tensor: GGUFTensor) -> torch.Tensor:
         """One dimension in blocks: a row is part of a block, so all of it is decoded."""
-        raw = self._mapped.window(tensor.start, tensor.nbytes).reshape(1, tensor.nbytes)
+        raw = tensor.mapped.window(tensor.start, tensor.nbytes).reshape(1, tensor.nbytes)
         return decode_rows(raw, tensor.format).reshape(-1)
 
 
@@ -83,7 +83,7 @@ def open_gguf(path: Path) -> Opened:
     Raises:
         CheckpointInvalid: the header can't be read.
     """
-    file = parse_gguf(path)
+    file = parse_parts(path)
     problems = list(file.problems)
     listed = {tensor.name: tensor for tensor in file.tensors}
     if len(listed) < len(file.tensors):
@@ -97,7 +97,7 @@ def open_gguf(path: Path) -> Opened:
         if ROPE_FACTORS in listed and "rope_theta" in raw:
             ignored = (ROPE_FACTORS,)
             if not problems:
-                _apply_rope_factors(file, listed[ROPE_FACTORS], raw, problems)
+                _apply_rope_factors(listed[ROPE_FACTORS], raw, problems)
         weights = {name: tensor for name, tensor in listed.items() if name not in ignored}
         places = _translate(weights, names, raw, problems)
     return Opened(
@@ -108,7 +108,7 @@ def open_gguf(path: Path) -> Opened:
             where=path, gguf={k: v for k, v in file.metadata.items() if k.startswith("tokenizer.")}
         ),
         tensors={name: _info(name, place.tensor) for name, place in places.items()},
-        reader=GGUFReader(file.mapped, places),
+        reader=GGUFReader(file, places),
         ignored=ignored,
     )
 
@@ -145,16 +145,16 @@ def _dtype(listed: Mapping[str, GGUFTensor]) -> str | None:
     return names.get(kinds.pop()) if len(kinds) == 1 else None
 
 
-def _apply_rope_factors(file: GGUFFile, tensor: GGUFTensor, raw: dict[str, object], problems: list[str]) -> None:
+def _apply_rope_factors(tensor: GGUFTensor, raw: dict[str, object], problems: list[str]) -> None:
     head_dim, theta = raw["head_dim"], raw["rope_theta"]
     assert isinstance(head_dim, int)
     assert isinstance(theta, float)
-    if tensor.format.name != "F32" or tensor.shape != (head_dim // 2,):
+    if tensor.format.name != "F32" or tensor.shape != (head_dim // 2,) or head_dim < 2:
         problems.append(
             f"tensor {ROPE_FACTORS} is {tensor.format.name} {list(tensor.shape)}, expected F32 [{head_dim // 2}]"
         )
         return
-    raw_rows = file.mapped.window(tensor.start, tensor.nbytes).reshape(1, tensor.nbytes)
+    raw_rows = tensor.mapped.window(tensor.start, tensor.nbytes).reshape(1, tensor.nbytes)
     factors = decode_rows(raw_rows, tensor.format).reshape(-1).tolist()
     scaling = llama3_scaling(factors, theta)
     if scaling is None or "rope_scaling" in raw:

@@ -36,9 +36,11 @@ def token_ids(metadata: Mapping[str, object]) -> dict[str, object]:
 
     def number(name: str) -> int | None:
         value = metadata.get(f"tokenizer.ggml.{name}_token_id")
-        return value if isinstance(value, int) else None
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
 
-    ends = dict.fromkeys(token for token in (number("eos"), number("eot")) if token is not None)
+    # of the text, of a turn, and of a turn that waits for a tool
+    named = (number(name) for name in ("eos", "eot", "eom"))
+    ends = dict.fromkeys(token for token in named if token is not None)
     return {
         "bos_token_id": number("bos"),
         "eos_token_id": list(ends) or None,
@@ -54,6 +56,8 @@ def llama3_scaling(factors: Sequence[float], theta: float) -> dict[str, object] 
     two lengths that matter (original / low and original / high) come out of that line; `low` can be set to 1.
     """
     table: npt.NDArray[np.float64] = np.asarray(factors, dtype=np.float64)
+    if not (np.isfinite(table).all() and (table > 0).all() and 1 < theta < math.inf):
+        return None
     if np.allclose(table, 1.0):
         return {"rope_type": "default"}
     factor = float(f"{table.max():.6g}")

@@ -73,6 +73,7 @@ def check_complete(parameters: Iterable[Parameter], checkpoint: Checkpoint) -> N
     problems = [f"tensor {name} is missing" for name in wanted if name not in checkpoint.tensors]
     problems += [f"tensor {name} is not used by the model" for name in checkpoint.tensors if name not in wanted]
     problems += [f"tensor {name} is read {times} times" for name, times in wanted.items() if times > 1]
+    problems += checkpoint.differing_copies()
     if problems:
         raise CheckpointInvalid(f"checkpoint {checkpoint.path}:\n" + "\n".join(f"  {problem}" for problem in problems))
 

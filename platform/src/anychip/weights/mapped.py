@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from anychip.weights.files import Unreadable, not_a_file, read_head
+
 LFS_MARK = b"version https://git-lfs.github.com/spec"
 
 
@@ -53,14 +55,16 @@ class MappedFile:
 
 
 def unreadable(path: Path) -> str | None:
-    """Why a file can't hold weights at all: missing, empty, or a pointer that git left in its place."""
-    if not path.is_file():
-        return f"{path.name} is missing"
-    nbytes = path.stat().st_size
-    if nbytes == 0:
+    """Why a file can't hold weights at all: missing, unreadable, empty, or a pointer that git left in its place."""
+    reason = not_a_file(path)
+    if reason is not None:
+        return f"{path.name} {reason}"
+    try:
+        head = read_head(path, len(LFS_MARK))
+    except Unreadable as error:
+        return f"{path.name} {error}"
+    if not head:
         return f"{path.name} is empty (0 bytes)"
-    with path.open("rb") as file:
-        head = file.read(len(LFS_MARK))
     if head == LFS_MARK:
         return f"{path.name} is a Git LFS pointer, not the weights; run `git lfs pull` in its repository"
     return None

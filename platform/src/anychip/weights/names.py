@@ -17,7 +17,12 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def check_tensors(config: ModelConfig, tensors: Mapping[str, TensorInfo]) -> list[str]:
-    """Compare what the file has with what the model needs; every difference is a problem."""
+    """Compare what the file has with what the model needs; every difference is a problem.
+
+    A model of absurd size isn't even built: each layer has a tensor, and each number in it takes a part of a byte.
+    """
+    if config.num_layers > len(tensors):
+        return [f"num_hidden_layers is {config.num_layers:,}, the files hold {len(tensors):,} tensors in all"]
     expected = expected_tensors(config)
     problems = [
         f"tensor {name} has shape {list(tensors[name].shape)}, the config asks for {list(shape)}"

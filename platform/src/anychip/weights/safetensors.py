@@ -6,39 +6,25 @@ at once, with the shard's name and the missing bytes, before anything is mapped.
 
 from __future__ import annotations
 
-import itertools
-import json
 import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 import torch
 
+from anychip.weights.files import load_json, not_a_file
 from anychip.weights.mapped import MappedFile, unreadable
 from anychip.weights.names import shorten
 from anychip.weights.quantized import BlockFormat, Bytes
+from anychip.weights.safetensors_header import Place, read_header
 from anychip.weights.tensors import Opened, TensorInfo, TokenizerSource, row_range
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-_SHARD = re.compile(r"^model-(\d+)-of-(\d+)\.safetensors$")
-_HEADER_LIMIT = 100_000_000  # bytes; the format's own limit
-
-_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_WIDTHS = {
-    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "U16": 2, "I16": 2, "F16": 2,
-    "BF16": 2, "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8,
-}  # fmt: skip
-
-
-class Place(NamedTuple):
-    """Where a tensor lies: its shard and the bytes from `start`."""
-
-    shard: Path
-    start: int
-    info: TensorInfo
+_SHARD = re.compile(r"^model-(\d+)-of-(\d+)\.safetensors$", re.ASCII)
+_MAX_SHARDS = 10_000
 
 
 class ShardReader:
@@ -108,19 +94,9 @@ def open_directory(directory: Path) -> Opened:
 
 
 def _json(path: Path, problems: list[str], *, required: bool) -> Mapping[str, object]:
-    if not path.is_file():
-        if required:
-            problems.append(f"{path.name} is missing")
+    if not required and not path.exists() and not path.is_symlink():
         return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        problems.append(f"{path.name} is not readable JSON: {error}")
-        return {}
-    if not isinstance(content, dict):
-        problems.append(f"{path.name} holds {type(content).__name__}, expected an object")
-        return {}
-    return content
+    return load_json(path, problems)
 
 
 class _Choice(NamedTuple):
@@ -131,7 +107,9 @@ class _Choice(NamedTuple):
 
 def _choose(directory: Path, problems: list[str]) -> _Choice:
     """One set of weights out of what the directory holds: the single file, else the index, else numbered shards."""
-    present = sorted(path.name for path in directory.iterdir() if path.is_file())
+    names = sorted(path.name for path in directory.iterdir())
+    # a link that leads nowhere counts, so that it is told where it is wanted
+    present = [name for name in names if (directory / name).is_file() or (directory / name).is_symlink()]
     numbered = [name for name in present if _SHARD.match(name)]
     listed: Mapping[str, str] = {}
     if SINGLE in present:
@@ -142,10 +120,13 @@ def _choose(directory: Path, problems: list[str]) -> _Choice:
     elif numbered:
         total = max(int(match[2]) for match in map(_SHARD.match, numbered) if match)
         width = max(len(match[2]) for match in map(_SHARD.match, numbered) if match)
-        names = [f"model-{i:0{width}}-of-{total:0{width}}.safetensors" for i in range(1, total + 1)]
+        names = [f"model-{i:0{width}}-of-{total:0{width}}.safetensors" for i in range(1, min(total, _MAX_SHARDS) + 1)]
     else:
         names = []
         problems.append(_nothing(present))
+    if len(names) >= _MAX_SHARDS:
+        problems.append(f"has {len(names):,} shards or more, expected fewer than {_MAX_SHARDS:,}")
+        return _Choice((), listed, ())
     other = [
         name
         for name in present
@@ -182,45 +163,22 @@ def _index(path: Path, problems: list[str]) -> Mapping[str, str]:
 
 
 def _read_shard(shard: Path, listed: Mapping[str, str], places: dict[str, Place], problems: list[str]) -> None:
-    header = _header(shard, problems)
-    if header is None:
+    found = read_header(shard, problems)
+    if found is None:
         return
-    data_start, entries = header
-    end = data_start
-    found: list[Place] = []
-    for name, entry in entries.items():
-        place = _place(shard, data_start, name, entry)
-        if isinstance(place, str):
-            problems.append(f"shard {shard.name}: tensor {name} {place}")
-            continue
-        found.append(place)
-        end = max(end, place.start + place.info.nbytes)
+    for place in found:
+        name = place.info.name
         if name in places:
             problems.append(f"tensor {name} is in both {places[name].shard.name} and {shard.name}")
             continue
         places[name] = place
-    nbytes = shard.stat().st_size
-    if end > nbytes:
-        problems.append(
-            f"shard {shard.name} is truncated: it has {nbytes:,} bytes, its header asks for {end:,}, "
-            f"{end - nbytes:,} bytes are missing"
-        )
-    problems += _overlaps(shard, found)
     if listed:
         _compare(shard.name, [place.info.name for place in found], listed, problems)
 
 
-def _overlaps(shard: Path, found: list[Place]) -> list[str]:
-    in_order = sorted((place for place in found if place.info.nbytes), key=lambda place: place.start)
-    return [
-        f"shard {shard.name}: tensors {one.info.name} and {other.info.name} lie over each other"
-        for one, other in itertools.pairwise(in_order)
-        if one.start + one.info.nbytes > other.start
-    ]
-
-
 def _compare(shard: str, found: list[str], listed: Mapping[str, str], problems: list[str]) -> None:
-    absent = sorted(name for name, place in listed.items() if place == shard and name not in found)
+    present = frozenset(found)
+    absent = sorted(name for name, place in listed.items() if place == shard and name not in present)
     unlisted = sorted(name for name in found if listed.get(name) != shard)
     if absent:
         problems.append(f"shard {shard} lacks {shorten(absent)}, which {INDEX} places there")
@@ -228,60 +186,21 @@ def _compare(shard: str, found: list[str], listed: Mapping[str, str], problems: 
         problems.append(f"shard {shard} holds {shorten(unlisted)}, which {INDEX} does not place there")
 
 
-def _header(shard: Path, problems: list[str]) -> tuple[int, Mapping[str, object]] | None:
-    nbytes = shard.stat().st_size
-    with shard.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if nbytes < 8 or length > min(nbytes - 8, _HEADER_LIMIT):
-            problems.append(
-                f"shard {shard.name} is truncated or not safetensors: its header claims {length:,} bytes, "
-                f"the file has {nbytes:,}"
-            )
-            return None
-        try:
-            header = json.loads(file.read(length).decode("utf-8"))
-        except ValueError:
-            header = None
-    if not isinstance(header, dict):
-        problems.append(f"shard {shard.name} has a corrupt header: it is not a JSON object")
-        return None
-    header.pop("__metadata__", None)
-    return 8 + length, header
-
-
-def _place(shard: Path, data_start: int, name: str, entry: object) -> Place | str:
-    """Where one tensor lies, or what is wrong with its entry."""
-    if not isinstance(entry, dict):
-        return "has a corrupt header entry"
-    dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
-    if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
-        return "has a corrupt header entry"
-    if not isinstance(dtype, str) or dtype not in _WIDTHS:
-        return f"has dtype {dtype}, which is unknown (supported: {', '.join(_DTYPES)})"
-    count = 1
-    for size in shape:
-        count *= size
-    if offsets[1] - offsets[0] != count * _WIDTHS[dtype]:
-        return f"has data_offsets {offsets} for {dtype} {shape}, which needs {count * _WIDTHS[dtype]:,} bytes"
-    # a dtype that no weight may have is told by the caller, once it is known which tensors are read
-    info = TensorInfo(name, tuple(shape), _DTYPES.get(dtype, torch.uint8), dtype, count * _WIDTHS[dtype])
-    return Place(shard, data_start + offsets[0], info)
-
-
-def _naturals(value: object) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
-
-
 def _tokenizer(directory: Path, problems: list[str]) -> TokenizerSource:
     config = dict(_json(directory / "tokenizer_config.json", problems, required=False))
     for key, value in _json(directory / "special_tokens_map.json", problems, required=False).items():
         config.setdefault(key, value)
-    tokenizer_json, template = directory / "tokenizer.json", directory / "chat_template.jinja"
+    found: dict[str, Path | None] = {}
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        reason = not_a_file(directory / name)
+        found[name] = None if reason else directory / name
+        if reason not in (None, "is missing"):
+            problems.append(f"{name} {reason}")
     return TokenizerSource(
         where=directory,
-        tokenizer_json=tokenizer_json if tokenizer_json.is_file() else None,
+        tokenizer_json=found["tokenizer.json"],
         tokenizer_config=config,
-        chat_template_file=template if template.is_file() else None,
+        chat_template_file=found["chat_template.jinja"],
     )
 
 

@@ -60,10 +60,13 @@ def hub_folder(source: str) -> Path | None:
 
 
 def _local(source: str) -> Path:
-    path = Path(source).expanduser()
-    if path.exists():
-        return path
-    parent = next(above for above in (*path.absolute().parents, path) if above.exists())
+    try:
+        path = Path(source).expanduser()
+        if path.exists() or path.is_symlink():
+            return path
+        parent = next(above for above in (*path.absolute().parents, path) if above.exists())
+    except (OSError, RuntimeError) as error:  # a user in ~user that there isn't
+        raise CheckpointInvalid(f"model.source {source!r}: {error}") from error
     raise CheckpointInvalid(
         f"model.source {source!r} does not exist ({parent} does)",
         hint=f"put the checkpoint there, or set model.source to {_FORMS}",

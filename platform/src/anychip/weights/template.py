@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from anychip.weights.checkpoint import Checkpoint
+from anychip.weights.files import read_template
 from anychip_sdk.errors import CheckpointInvalid
 
 
@@ -10,7 +11,7 @@ def template_source(checkpoint: Checkpoint) -> str | None:
     """The text of the template: chat_template.jinja, then tokenizer_config.json, then a GGUF's metadata."""
     source = checkpoint.tokenizer
     if source.chat_template_file is not None:
-        return source.chat_template_file.read_text(encoding="utf-8")
+        return read_template(source.chat_template_file)
     setting = (source.gguf or {}).get("tokenizer.chat_template") or source.tokenizer_config.get("chat_template")
     if setting is None or isinstance(setting, str):
         return setting

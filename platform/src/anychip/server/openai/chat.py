@@ -25,7 +25,7 @@ from anychip.server.openai.replies import (
 )
 from anychip.server.openai.values import token_limit
 from anychip.server.params import sampling_params
-from anychip.server.service import Service, new_id, run_off_loop
+from anychip.server.service import Service, new_id
 from anychip.server.streaming import DONE, EventStream, frame, until_gone
 from anychip.server.thinking import splitter_for, template_variables
 from anychip.text.messages_text import plain_messages
@@ -75,16 +75,11 @@ async def _render(service: Service, body: ChatRequest) -> Rendered:
         service.model.thinking, service.thinking, body.enable_thinking, body.chat_template_kwargs
     )
     messages = [template_message(message, index) for index, message in enumerate(body.messages)]
-    text = await run_off_loop(
-        _size(messages), lambda: template.render(messages, add_generation_prompt=True, **variables)
-    )
+    text = await template.render_soon(messages, add_generation_prompt=True, **variables)
     begins = reply_begins(text)
     if begins != "either" and (changed := without_marker_ends(messages)) is not None:
         # who wrote that last word, the template or the client? The template would write it again
-        text_changed = await run_off_loop(
-            _size(messages), lambda: template.render(changed, add_generation_prompt=True, **variables)
-        )
-        begins = reply_begins(text_changed)
+        begins = reply_begins(await template.render_soon(changed, add_generation_prompt=True, **variables))
     # the template writes the special tokens itself
     return Rendered(begins, await service.encode(text, "messages", add_special=False))
 
@@ -114,10 +109,6 @@ def template_message(message: ChatMessage, index: int) -> Mapping[str, object]:
     if (reasoning := message.reasoning_content or message.reasoning) is not None:
         rendered["reasoning_content"] = reasoning
     return rendered
-
-
-def _size(messages: list[Mapping[str, object]]) -> int:
-    return sum(len(content) if isinstance(content := message["content"], str) else 1000 for message in messages)
 
 
 async def _whole(run: Run, created_s: int, model: str) -> ChatReply:

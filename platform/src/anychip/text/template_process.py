@@ -1,0 +1,80 @@
+"""The process that renders a chat template: `python -m anychip.text.template_process`. Knows frames and its own limits.
+
+It ends itself: by a timer that no template can catch, by the limit of its memory, or when its parent is gone. Standard
+input is a socket; a frame is 8 bytes of length, big-endian, and as many bytes. The first request is the template's
+source, each further one an object of variables, both as JSON. An answer begins with `+` or `-` and is a text.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import socket
+
+from anychip.text.sandbox import Sandbox, TemplateBroken, TemplateRefused
+
+MAX_SECONDS = 10  #: of compiling, and of one rendering
+MAX_BYTES = 512 * 2**20  #: of the process's memory
+MAX_FRAME_BYTES = 128 * 2**20
+
+
+def main() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process wherever it is, also within a call of C
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with socket.socket(fileno=0) as connection:
+        sandbox: Sandbox | None = None
+        while (request := receive(connection)) is not None:
+            signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS)
+            try:
+                if sandbox is None:
+                    sandbox, text = Sandbox(json.loads(request)), ""
+                else:
+                    text = sandbox.render(json.loads(request))
+                answer = b"+" + text.encode("utf-8")
+            except (TemplateBroken, TemplateRefused) as error:
+                answer = b"-" + str(error).encode("utf-8", "replace")
+            except MemoryError:
+                answer = b"-the chat template refused the messages: it needs too much memory"
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            send(connection, answer)
+
+
+def send(connection: socket.socket, body: bytes) -> None:
+    connection.sendall(len(body).to_bytes(8, "big"))
+    connection.sendall(body)
+
+
+def receive(connection: socket.socket) -> bytes | None:
+    """The next frame; None at the end.
+
+    Raises:
+        ValueError: it is longer than any may be.
+    """
+    head = _exactly(connection, 8)
+    if head is None:
+        return None
+    nbytes = int.from_bytes(head, "big")
+    if nbytes > MAX_FRAME_BYTES:
+        message = f"a frame of {nbytes:,} bytes, expected at most {MAX_FRAME_BYTES:,}"
+        raise ValueError(message)
+    return _exactly(connection, nbytes)
+
+
+def _exactly(connection: socket.socket, nbytes: int) -> bytes | None:
+    body = bytearray(nbytes)
+    view = memoryview(body)
+    while view:
+        count = connection.recv_into(view)
+        if not count:
+            return None
+        view = view[count:]
+    return bytes(body)
+
+
+if __name__ == "__main__":
+    main()
+
+__all__ = ["MAX_BYTES", "MAX_FRAME_BYTES", "MAX_SECONDS", "main", "receive", "send"]
