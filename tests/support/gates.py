@@ -9,6 +9,8 @@ from pathlib import Path
 
 from support.machines import until
 
+LIMIT_S = 200.0  #: on a very busy machine
+
 
 class Gates:
     """The gates of one folder, for all the processes that know it."""
@@ -30,7 +32,7 @@ class Gates:
     def wait_reached(self, name, process=None):
         """Until somebody waits at the gate; fails at once where the process that should has ended."""
         reached = self.folder / f"{name}.reached"
-        until(lambda: reached.exists() or (process is not None and process.poll() is not None), 60)
+        until(lambda: reached.exists() or (process is not None and process.poll() is not None), LIMIT_S)
         assert reached.exists(), f"nobody came to {name}"
 
     def pass_through(self, name):

@@ -155,6 +155,21 @@ def test_a_port_taken_by_another_service_names_that(tmp_path, store, reporter):
     assert caught.value.hint.startswith("platform down svc")
 
 
+def test_a_running_service_can_listen_on_all_addresses_of_its_port_and_on_one_again(tmp_path, store, reporter):
+    path = write_recipe(tmp_path, port=free_port())
+    for host in ("127.0.0.1", "0.0.0.0", "localhost"):
+        options = ApplyOptions(timeout_s=20, sets=(f"server.host={host}",))
+        assert run(path, store, reporter, options=options).state.host == host
+    assert run(path, store, reporter).action == "replaced"
+
+
+def test_a_port_can_be_changed_and_changed_back(tmp_path, store, reporter):
+    first, second = free_port(), free_port()
+    for port in (first, second, first):
+        assert run(write_recipe(tmp_path, port=port), store, reporter).state.port == port
+    assert not is_taken(second)
+
+
 def test_a_service_that_dies_while_starting_is_told_at_once_with_its_log(tmp_path, store, reporter):
     before = time.monotonic()
     with pytest.raises(NotReady) as caught:

@@ -41,9 +41,10 @@ def run(log):
 
 def eventually(condition, limit_s=10.0):
     deadline = time.monotonic() + limit_s
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
+    return found
 
 
 def test_a_started_process_lives_in_its_own_session_until_it_is_stopped(run):
@@ -115,3 +116,13 @@ def test_output_is_appended_to_a_private_log(run, log):
         run(f"print('{word}')").process.wait()
     assert log.read_text() == "one\ntwo\n"
     assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_child_can_end_its_parent_and_live(run, log):
+    ends = f"from anychip.deploy import supervisor as s; import os; s.stop(s.identify(os.getppid()), 5); {SLEEPS}"
+    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {ends!r}]); {SLEEPS}"
+    one = run(code)
+    (child,) = eventually(lambda: psutil.Process(one.id.pid).children())
+    assert one.process.wait(10) == -signal.SIGTERM
+    assert supervisor.is_alive(supervisor.identify(child.pid))
+    child.kill()

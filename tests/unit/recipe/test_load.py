@@ -269,3 +269,20 @@ def test_every_boolean_is_as_it_was_set(write, path, wanted):
 def test_no_other_word_is_a_boolean(write, path, word):
     assert f"{path}: found" in problems(write, MINIMAL + nested(path, word))[0]
     assert len(problems(write, MINIMAL + nested(path, "true"), [f"{path}={word}"])) == 1
+
+
+def test_a_byte_that_is_no_utf_8_is_named_with_its_line_and_column(tmp_path):
+    path = tmp_path / "r.yaml"
+    path.write_bytes(b"version: 1\nname: caf\xe9\n")
+    with pytest.raises(RecipeInvalid, match=rf"^{path}:2:10  not UTF-8"):
+        load(path)
+
+
+def test_a_folder_whose_name_is_no_utf_8_is_refused_where_a_path_goes_through_it(tmp_path):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    (folder / "r.yaml").write_text(MINIMAL)
+    assert load(folder / "r.yaml", env={}).recipe.model.source == "/m"
+    (folder / "r.yaml").write_text(MINIMAL.replace("/m", "./m"))
+    with pytest.raises(RecipeInvalid, match=r":3:17  model\.source: '.*/caf\\udce9/m' is not UTF-8"):
+        load(folder / "r.yaml", env={})

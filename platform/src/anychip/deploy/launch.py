@@ -25,7 +25,6 @@ from anychip_sdk.errors import NotReady
 
 TAIL_LINES = 20
 STAND_BY = "--stand-by"
-START_S = 60.0  #: what a process needs to import what it is made of, on a busy machine
 HANDOVER_S = supervisor.GRACE_S + 15.0  #: what ending a predecessor, all of it, takes at most
 
 
@@ -133,17 +132,16 @@ class Awaited:
         self._log_start = log_path.stat().st_size if log_path.exists() else 0
         self._poll_s = launch.poll_s
 
-    def standing_by(self, limit_s: float = START_S) -> None:
+    def standing_by(self, limits: Limits) -> None:
         """Wait until the process could take over.
 
         Raises:
             NotReady: it ended itself, or takes too long.
         """
-        deadline_s = time.monotonic() + limit_s
         while not self._started.has_answered(self._poll_s):
             self._require_alive()
-            if time.monotonic() >= deadline_s:
-                raise NotReady(f"its process did not come up in {limit_s:g} s{self._tail()}")
+            if limits.left_s <= 0:
+                raise NotReady(f"its process did not come up in {limits.timeout_s:g} s{self._tail()}")
 
     def taken_over(self, predecessors: Sequence[ProcessId]) -> None:
         """Wait until the predecessors have ended; before that it isn't this one that answers on the port.

@@ -171,11 +171,11 @@ def environment_of(process_id: ProcessId) -> dict[str, str] | None:
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:
+    """All that a process has started, but for the one that asks: it may be started to end its parent."""
     try:
-        found: list[psutil.Process] = process.children(recursive=True)
+        return [one for one in process.children(recursive=True) if one.pid != os.getpid()]
     except psutil.NoSuchProcess:
         return []
-    return found
 
 
 def _signal(process: psutil.Process, number: signal.Signals) -> None:

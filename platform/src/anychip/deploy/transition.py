@@ -138,10 +138,11 @@ class Transition:
 
     def _take_over(self, started: Started, awaited: Awaited, before: Predecessor) -> None:
         """The point of no return: what can fail without stopping the predecessor has been done."""
-        awaited.standing_by()
-        self._restore = self._how_to_start(before.revision, stand_by=True, environ=before.environ)
+        awaited.standing_by(Limits.within(self._settings.timeout_s))
+        restore = self._how_to_start(before.revision, stand_by=True, environ=before.environ)
         self._say(f"stopping revision {before.state.revision} of '{self._revision.name}'")
-        started.say(TakeOver(before.processes, self._restore).line())
+        self._restore = restore  # from here on it is needed
+        started.say(TakeOver(before.processes, restore).line())
         awaited.taken_over(before.processes)
         self._say(f"starting revision {self._revision.revision} of '{self._revision.name}'")
 
