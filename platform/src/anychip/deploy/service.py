@@ -6,12 +6,14 @@ Knows how the parts are put together; knows no command and no state file.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
 import msgspec
 import structlog
 
+from anychip.deploy import log_pipe
 from anychip.deploy.launch import Failure, failure_path, recipe_of
 from anychip.deploy.state import read_revision, write_recipe
 from anychip.deploy.supervisor import follow_leash
@@ -32,6 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--revision", type=Path, required=True, metavar="FILE", help="what was applied")
     path: Path = parser.parse_args(arguments).revision
     follow_leash()
+    log_pipe.keep(os.environ)
     configure_logs()
     try:
         return run(path)

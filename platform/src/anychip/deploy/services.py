@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from anychip.deploy import supervisor
+from anychip.deploy import log_pipe, supervisor
 from anychip.deploy.client import ServiceClient, endpoint
 from anychip.deploy.launch import recipe_of
 from anychip.deploy.secrets import read_secret
@@ -114,6 +114,7 @@ def down(store: Store, name: str) -> Ending:
         if state is None or state.process is None:
             return "unchanged"
         was_alive = supervisor.stop(state.process)
+        log_pipe.wait_until_complete(store.files(name).log)
         store.write(msgspec.structs.replace(state, status="stopped", process=None))
         return "stopped" if was_alive else "cleaned"
 
