@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +14,10 @@ import msgspec
 
 from anychip.deploy import launch as launching
 from anychip.deploy import supervisor
-from anychip.deploy.client import ServiceClient, endpoint
 from anychip.deploy.launch import Awaited, Launch, Limits, Planned, Reporter
+from anychip.deploy.network import client_of, require, takes_keys, url_of
 from anychip.deploy.ports import require_free
-from anychip.deploy.secrets import read_secret, shell_reference
+from anychip.deploy.secrets import shell_reference
 from anychip.deploy.services import service_on
 from anychip.deploy.state import Revision, ServiceState, Store, read_revision
 from anychip.deploy.supervisor import Started
@@ -99,7 +100,7 @@ class _Apply:
         if before is not None and runs and self._is_unchanged(before):
             return self._applied(before, self._loaded.recipe, "unchanged")
         port = self._port(before if runs else None)
-        read_secret(self._loaded.recipe.server.api_key, "server.api_key")
+        require(self._loaded.recipe.server)
         planned = self._launch.plan(self._loaded)
         self._reporter.say(planned.summary)
         revision = self._revision(port, planned.environment)
@@ -119,11 +120,14 @@ class _Apply:
     def _is_unchanged(self, before: ServiceState) -> bool:
         if before.digest != self._digest:
             return False
-        with ServiceClient(before.host, before.port) as client:
+        server = self._loaded.recipe.server.model_copy(update={"port": before.port})
+        with client_of(server, with_key=False) as client:
             health = client.health()
-        if not health.is_ready:
-            self._reporter.say(f"'{self._name}' runs this recipe already, but is {health.state}: starting it anew")
-        return health.is_ready
+            if health.is_ready and takes_keys(client, server):
+                return True
+        what = "is " + health.state if not health.is_ready else "goes by another API key"
+        self._reporter.say(f"'{self._name}' runs this recipe already, but {what}: starting it anew")
+        return False
 
     def _port(self, running: ServiceState | None) -> int:
         """The port of the new revision; the one that its predecessor holds is as good as free."""
@@ -178,8 +182,7 @@ class _Apply:
         return started, Awaited(started, path, self._files.log, self._launch)
 
     def _await(self, awaited: Awaited, recipe: Recipe, limits: Limits) -> str:
-        key = read_secret(recipe.server.api_key, "server.api_key")
-        with ServiceClient(recipe.server.host, recipe.server.port, key) as client:
+        with client_of(recipe.server) as client:
             return awaited.ready(client, limits, self._reporter)
 
     def _record(
@@ -219,10 +222,10 @@ class _Apply:
             state = msgspec.structs.replace(state, status="running", model=before.model)
         started.detach()
         self._store.write(state)
-        return f"revision {before.revision} was brought back and serves {endpoint(state.host, state.port)}"
+        return f"revision {before.revision} was brought back and serves {url_of(recipe.server)}"
 
     def _applied(self, state: ServiceState, recipe: Recipe, action: Action, started: Started | None = None) -> Applied:
-        url = endpoint(state.host, state.port)
+        url = url_of(recipe.server.model_copy(update={"port": state.port}))
         return Applied(state, action, url, curl_line(url, state.model, recipe), self._files.log, started)
 
 
@@ -232,7 +235,8 @@ def curl_line(url: str, model: str, recipe: Recipe) -> str:
     key = recipe.server.api_key
     authorization = "" if key is None else f' -H "Authorization: Bearer {shell_reference(key)}"'
     text = msgspec.json.encode(body).decode().replace("'", "'\\''")
-    return f"curl {url}/v1/chat/completions -H 'Content-Type: application/json'{authorization} -d '{text}'"
+    trust = "" if recipe.server.tls is None else f" --cacert {shlex.quote(recipe.server.tls.certificate)}"
+    return f"curl{trust} {url}/v1/chat/completions -H 'Content-Type: application/json'{authorization} -d '{text}'"
 
 
 __all__ = ["Applied", "ApplyOptions", "apply", "curl_line"]

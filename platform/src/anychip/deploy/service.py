@@ -15,6 +15,7 @@ import structlog
 
 from anychip.deploy import log_pipe
 from anychip.deploy.launch import Failure, failure_path, recipe_of
+from anychip.deploy.network import network_of
 from anychip.deploy.state import read_revision, write_recipe
 from anychip.deploy.supervisor import follow_leash
 from anychip.engine.logs import configure_logs
@@ -61,7 +62,13 @@ def run(revision_path: Path) -> int:
         return prepare(recipe)
 
     address = recipe.server.host, recipe.server.port
-    return serve(*address, (CORE_FACTORY, str(recipe_path)), prepare, env=worker_environment(revision.environment))
+    return serve(
+        *address,
+        (CORE_FACTORY, str(recipe_path)),
+        prepare,
+        env=worker_environment(revision.environment),
+        network=network_of(recipe.server),
+    )
 
 
 def _leave(revision_path: Path, failure: Failure) -> None:

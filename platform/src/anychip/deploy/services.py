@@ -13,8 +13,9 @@ import msgspec
 from anychip.deploy import log_pipe, supervisor
 from anychip.deploy.client import ServiceClient, endpoint
 from anychip.deploy.launch import recipe_of
-from anychip.deploy.secrets import read_secret
+from anychip.deploy.network import client_of, url_of
 from anychip.deploy.state import ServiceState, Store, read_revision
+from anychip.recipe.schema import ServerSection
 from anychip_sdk.errors import AnychipError, IntegrityFailed, PreconditionFailed, UsageError
 
 Condition = Literal["running", "loading", "unhealthy", "dead", "stopped", "failed", "damaged"]
@@ -88,7 +89,7 @@ def status_of(store: Store, name: str) -> ServiceStatus:
         name,
         "stopped",
         state.revision,
-        endpoint(state.host, state.port),
+        _url(store, state),
         state.model,
         state.backend,
         state.emulated,
@@ -132,8 +133,12 @@ def connect(store: Store, state: ServiceState) -> ServiceClient:
     Raises:
         PreconditionFailed: the recipe's api_key refers to something that isn't there for this command.
     """
-    recipe = recipe_of(read_revision(store.files(state.name).revision(state.revision)))
-    return ServiceClient(state.host, state.port, read_secret(recipe.server.api_key, "server.api_key"))
+    return client_of(server_of(store, state))
+
+
+def server_of(store: Store, state: ServiceState) -> ServerSection:
+    """What the recipe of a service's revision says of its server. Raises IntegrityFailed where the file is damaged."""
+    return recipe_of(read_revision(store.files(state.name).revision(state.revision))).server
 
 
 def require_living(store: Store, name: str) -> ServiceState:
@@ -158,6 +163,13 @@ def service_on(store: Store, port: int) -> str | None:
     return None
 
 
+def _url(store: Store, state: ServiceState) -> str:
+    try:
+        return url_of(server_of(store, state))
+    except IntegrityFailed:  # the state alone is known
+        return endpoint(state.host, state.port)
+
+
 def _lives(store: Store, name: str) -> bool:
     try:
         state = store.read(name)
@@ -169,7 +181,7 @@ def _lives(store: Store, name: str) -> bool:
 def _living(store: Store, state: ServiceState, known: ServiceStatus) -> ServiceStatus:
     assert state.process is not None
     known = _with(known, pid=state.process.pid, uptime_s=max(time.time() - state.started_at, 0.0))
-    with ServiceClient(state.host, state.port) as client:
+    with client_of(server_of(store, state), with_key=False) as client:
         health = client.health()
     if not health.is_ready:
         is_loading = health.state == "loading" or (health.state == "unreachable" and state.status == "loading")
@@ -212,6 +224,7 @@ __all__ = [
     "finish",
     "pick",
     "require_living",
+    "server_of",
     "service_on",
     "status_of",
 ]

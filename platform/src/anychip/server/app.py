@@ -7,8 +7,9 @@ from starlette.routing import Route
 
 from anychip.server import info
 from anychip.server.errors import HANDLERS
-from anychip.server.middleware import Gate
+from anychip.server.http_counts import HttpCounts
 from anychip.server.native import generate
+from anychip.server.network import Network
 from anychip.server.openai.chat import chat_completions
 from anychip.server.openai.completions import completions
 from anychip.server.service import Service
@@ -26,7 +27,7 @@ ROUTES = (
     Route("/server_info", info.server_info, methods=["GET"]),
     Route("/tokenize", info.tokenize, methods=["POST"]),
     Route("/detokenize", info.detokenize, methods=["POST"]),
-    Route("/flush_cache", info.flush_cache, methods=["GET", "POST"]),
+    Route("/flush_cache", info.flush_cache, methods=["POST"]),
 )
 
 
@@ -35,12 +36,13 @@ def create_app(
     engine: EngineAccess,
     tokenizer: TextTokenizer,
     template: PromptTemplate | None = None,
+    network: Network | None = None,
 ) -> Starlette:
     """The application; its Service is `app.state.service`."""
     service = Service(settings, engine, tokenizer, template)
-    app = Starlette(routes=list(ROUTES), exception_handlers=dict(HANDLERS))
+    layers = (network or Network()).layers(HttpCounts(service, frozenset(route.path for route in ROUTES)))
+    app = Starlette(routes=list(ROUTES), exception_handlers=dict(HANDLERS), middleware=layers)
     app.state.service = service
-    app.add_middleware(Gate, service=service, paths=frozenset(route.path for route in ROUTES))
     return app
 
 
