@@ -56,22 +56,22 @@ def opened(log_path: Path) -> Iterator[LogPipe]:
 
 
 def start_pump(log_path: Path, reader: int) -> None:
-    """Start the log's process, which nobody has to wait for."""
+    """Start the log's process, which is nobody's child."""
     log = log_pump.open_log(str(log_path.absolute()))
     # Blocked signals stay blocked in the child: the last words of a service that is told to end belong in its log.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     try:
-        process = subprocess.Popen(
+        subprocess.run(
             [sys.executable, "-I", "-S", log_pump.__file__, str(log_path.absolute())],
             stdin=reader,
             stdout=log,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            check=False,
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(log)
-    process.returncode = 0  # or Popen warns of a running process when it is collected
 
 
 def keep(environ: MutableMapping[str, str]) -> None:

@@ -104,6 +104,7 @@ async def _serve(listener: socket.socket, client: EngineClient, prepare: Prepare
     config = uvicorn.Config(
         lobby,
         lifespan="off",
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
