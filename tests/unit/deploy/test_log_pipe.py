@@ -55,14 +55,14 @@ CRASHES = {
 @pytest.mark.parametrize("code", CRASHES.values(), ids=CRASHES)
 def test_whatever_is_printed_is_a_json_object_a_line_when_the_process_has_ended(run, log, code):
     one = run(code[0])
-    one.process.wait(20)
-    one.exit_code()
+    one.process.wait(60)
+    assert log_pipe.wait_until_complete(log, 20)
     assert code[1] in "\n".join(str(entry["event"]) for entry in entries(log))
 
 
 def test_nothing_of_a_killed_service_is_lost(run, log):
-    run("import os, signal\nfor n in range(5000): print(n)\nos.kill(os.getpid(), signal.SIGKILL)").process.wait(20)
-    assert log_pipe.wait_until_complete(log)
+    run("import os, signal\nfor n in range(5000): print(n)\nos.kill(os.getpid(), signal.SIGKILL)").process.wait(60)
+    assert log_pipe.wait_until_complete(log, 20)
     assert [entry["event"] for entry in entries(log)] == [str(n) for n in range(5000)]
 
 
@@ -93,11 +93,10 @@ def test_a_killed_process_of_the_log_is_replaced_and_the_service_goes_on(run, lo
     one = run(KEPT)
     first = wait_until(lambda: log.exists() and log.read_text() and pump_of(log), 20)
     first.kill()
-    second = wait_until(lambda: (found := pump_of(log)) and found.pid != first.pid and found, 20)
+    wait_until(lambda: (found := pump_of(log)) and found.pid != first.pid, 20)
     seen = len(entries(log))
     wait_until(lambda: len(entries(log)) > seen + 20, 20)
     assert supervisor.is_alive(one.id)
-    assert second.is_running()
     numbers = [int(entry["event"].split()[1]) for entry in entries(log)]
     assert numbers == sorted(set(numbers))
 
@@ -105,8 +104,8 @@ def test_a_killed_process_of_the_log_is_replaced_and_the_service_goes_on(run, lo
 def test_a_child_of_the_service_does_not_inherit_the_pipes_end(run, log):
     code = "import subprocess, sys; subprocess.run(['sh', '-c', 'ls /proc/self/fd; env'], close_fds=False)"
     keep = "import os; from anychip.deploy import log_pipe; log_pipe.keep(os.environ);"
-    run(keep + code).process.wait(20)
-    assert log_pipe.wait_until_complete(log)
+    run(keep + code).process.wait(60)
+    assert log_pipe.wait_until_complete(log, 20)
     said = [entry["event"] for entry in entries(log)]
     assert "2" in said
     assert not [line for line in said if line.startswith("ANYCHIP_LOG")]

@@ -155,9 +155,9 @@ def pump(source: int, log: LogFile) -> None:
 
 
 def main(path: str) -> None:
-    """Pump standard input to the log at `path`, which is open as standard output, in a process that is nobody's child."""
+    """Pump standard input to the log at `path`, which is open as standard output."""
     if os.fork():
-        os._exit(0)  # so that what ends a service with its children doesn't end its log
+        os._exit(0)  # what remains is nobody's child: what ends a service with its children doesn't end its log
     log = LogFile(path, os.dup(1))
     os.close(1)
     pump(0, log)
