@@ -82,3 +82,12 @@ def test_validate_notes_a_missing_key_which_another_machine_may_have(recipe, cap
     (recipe.parent / "keys.txt").write_text("sk-1\n")
     assert main(["validate", str(recipe)]) == 0
     assert "note" not in capsys.readouterr().err
+
+
+def test_a_host_that_is_a_name_of_this_machine_alone_is_a_loopback_one(monkeypatch):
+    address = [(2, 1, 6, "", ("127.0.1.1", 8000))]
+    monkeypatch.setattr("anychip.deploy.network.socket.getaddrinfo", lambda *_, **__: address)
+    hosts = network_of(section(host="mybox")).hosts
+    assert hosts == {"mybox", "127.0.1.1"}
+    monkeypatch.setattr("anychip.deploy.network.socket.getaddrinfo", lambda *_, **__: [(2, 1, 6, "", ("10.0.0.1", 1))])
+    assert network_of(section(host="mybox")).hosts is None

@@ -6,7 +6,6 @@ Knows services and recipes; knows no load.
 from __future__ import annotations
 
 import contextlib
-import os
 import ssl
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -20,12 +19,12 @@ from anychip.bench.workload import SUFFIXES
 from anychip.deploy.apply import ApplyOptions, apply
 from anychip.deploy.launch import Launch, Reporter, recipe_of
 from anychip.deploy.network import url_of
-from anychip.deploy.secrets import first_key
+from anychip.deploy.secrets import first_key, key_in_variable
 from anychip.deploy.services import pick, require_living
 from anychip.deploy.state import Store, read_revision
 from anychip.deploy.tls import trust
 from anychip.recipe import Recipe, load, recipe_digest
-from anychip_sdk.errors import PreconditionFailed, UsageError
+from anychip_sdk.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -132,11 +131,7 @@ def _seconds(duration: float | None) -> float | None:
 
 
 def _key_of(variable: str | None) -> str | None:
-    if variable is None:
-        return None
-    if not os.environ.get(variable):
-        raise PreconditionFailed(f"the environment variable {variable} is not set or empty (--api-key-env)")
-    return os.environ[variable]
+    return None if variable is None else key_in_variable(variable, said_by="--api-key-env").secret
 
 
 def _require_no_sets(wanted: Wanted, what: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def network_of(server: ServerSection) -> Network:
     ring = None if server.api_key is None else KeyRing(read_keys(server.api_key))
     file = None if server.api_key is None else server.api_key.file
     return Network(
-        hosts=hosts_served(server.host, server.allowed_hosts),
+        hosts=_hosts(server),
         origins=server.cors,
         keys=ring,
         keys_path=None if file is None else Path(file),
@@ -81,7 +82,7 @@ def url_of(server: ServerSection) -> str:
 
 def as_json(server: ServerSection) -> dict[str, object]:
     """What plan tells of it; keys by name."""
-    hosts = hosts_served(server.host, server.allowed_hosts)
+    hosts = _hosts(server)
     return {
         "host": server.host,
         "port": server.port,
@@ -103,6 +104,16 @@ def as_text(server: ServerSection) -> str:
         f"  keys     {', '.join(keys) if isinstance(keys, list) else 'none: open to all who reach it'}",
     )
     return "\n".join(("network", *lines))
+
+
+def _hosts(server: ServerSection) -> frozenset[str] | None:
+    """The names that requests may be for; a host that is a name counts as the address that it stands for, too."""
+    try:
+        address = str(socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError:  # told when the port is tried
+        address = server.host
+    names = hosts_served(address, server.allowed_hosts)
+    return None if names is None else names | {server.host.lower()}
 
 
 def _until(server: ServerSection) -> str:

@@ -28,8 +28,22 @@ def read_keys(ref: SecretRef | None, environ: Mapping[str, str] | None = None) -
     if ref is None:
         return ()
     if ref.env is not None:
-        return (_from_variable(ref.env, os.environ if environ is None else environ),)
+        return (key_in_variable(ref.env, environ),)
     return _from_file(Path(ref.file or ""))
+
+
+def key_in_variable(name: str, environ: Mapping[str, str] | None = None, said_by: str = KEY) -> ApiKey:
+    """The key that an environment variable holds; spaces at its ends don't count.
+
+    Raises:
+        PreconditionFailed: there is none, or it is no key; `said_by` is what names the variable.
+    """
+    secret = (os.environ if environ is None else environ).get(name, "").strip()
+    if not secret:
+        raise _problem(f"the environment variable {name} is not set or empty", said_by)
+    if problem := problem_of(secret):
+        raise _problem(f"the environment variable {name} has {problem}", said_by)
+    return ApiKey(name, secret)
 
 
 def first_key(ref: SecretRef | None, environ: Mapping[str, str] | None = None) -> str | None:
@@ -51,15 +65,6 @@ def shell_reference(ref: SecretRef) -> str:
     return f"$(cat {path})" if is_bare else f"$(sed -n '{first}' {path})"
 
 
-def _from_variable(name: str, environ: Mapping[str, str]) -> ApiKey:
-    secret = environ.get(name, "").strip()
-    if not secret:
-        raise _problem(f"the environment variable {name} is not set or empty")
-    if problem := problem_of(secret):
-        raise _problem(f"the environment variable {name} has {problem}")
-    return ApiKey(name, secret)
-
-
 def _from_file(path: Path) -> tuple[ApiKey, ...]:
     try:
         with path.open("rb") as file:
@@ -75,8 +80,9 @@ def _from_file(path: Path) -> tuple[ApiKey, ...]:
         raise _problem(f"the file {path}: {error}") from None
 
 
-def _problem(message: str) -> PreconditionFailed:
-    return PreconditionFailed(f"{KEY}: {message}", hint=f"mend that, or remove {KEY} from the recipe")
+def _problem(message: str, said_by: str = KEY) -> PreconditionFailed:
+    hint = f"mend that, or remove {KEY} from the recipe" if said_by == KEY else None
+    return PreconditionFailed(f"{said_by}: {message}", hint=hint)
 
 
-__all__ = ["first_key", "read_keys", "shell_reference"]
+__all__ = ["first_key", "key_in_variable", "read_keys", "shell_reference"]
