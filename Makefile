@@ -8,7 +8,7 @@ STAMP := .venv/.installed
 PACKAGES := sdk plugins/cpu plugins/cuda plugins/kunlun platform
 RECIPE ?= recipes/quickstart.yaml
 
-.PHONY: setup run test test-all lint format bench bench-peers clean
+.PHONY: setup run test test-all test-faults lint format bench bench-peers clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMP)
@@ -35,6 +35,10 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -q -m "slow or not slow"
+
+# -s: the kill matrix prints its table
+test-faults: $(STAMP)
+	$(BIN)/python -m pytest -q -s -m faults tests/faults
 
 lint: $(STAMP)
 	$(BIN)/ruff check

@@ -15,11 +15,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import psutil
 
 from anychip.deploy.launch import plan_recipe
-from anychip.deploy.state import Revision
+from anychip.deploy.state import Revision, Store
 from anychip.recipe import load
 
 POLL_S = 0.02
@@ -54,8 +53,7 @@ def running(recipe: str, folder: Path, sets: Sequence[str] = (), *, prefix: Sequ
         recipe=dict(loaded.resolved),
         environment=dict(plan_recipe(loaded).environment),
     )
-    path = folder / "1.json"
-    path.write_bytes(msgspec.json.encode(revision))
+    path = Store(folder).add_revision(revision)
     command = [*prefix, sys.executable, "-m", "anychip.deploy.service", "--revision", str(path)]
     with (folder / "service.log").open("ab") as log:
         started_s = time.perf_counter()

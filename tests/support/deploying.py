@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from anychip.deploy.launch import Launch, Planned
+from anychip.deploy.running import FLAG
 
 FAKE = Path(__file__).parent / "fake_service.py"
 
@@ -33,7 +34,7 @@ def fake_launch(*modes, plan=None, emulated=False):
     def command(revision):
         mode = modes[min(len(started), len(modes) - 1)] if modes else "well"
         started.append(mode)
-        return [sys.executable, str(FAKE), str(revision), mode]
+        return [sys.executable, str(FAKE), mode, FLAG, str(revision)]
 
     return Launch(command=command, plan=plan or (lambda loaded: Planned("fake", "the plan", emulated)), poll_s=0.01)
 

@@ -1,7 +1,8 @@
 """A service that answers like a real one within milliseconds, and fails in the ways asked for.
 
-Run as `python fake_service.py REVISION [MODE]`; MODE: well, slow (never ready), crash, failure, mute (its smoke request
-brings no token), child (starts a child that outlives SIGTERM).
+Run as `python fake_service.py MODE --revision REVISION [--stand-by]`; MODE: well, slow (never ready), stillborn (it
+ends before it could take over), crash, failure, mute (its smoke request brings no token), child (starts a child that
+outlives SIGTERM).
 """
 
 import json
@@ -14,7 +15,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 
-def follow_leash() -> None:
+def follow_leash(stand_by: bool) -> None:
+    if stand_by:
+        from anychip.deploy.leash import follow_leash
+
+        follow_leash(5.0, stand_by=True)
+        return
+
     def watch() -> None:
         if os.read(0, 7) != b"detach\n":
             os._exit(3)
@@ -22,9 +29,12 @@ def follow_leash() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def main(revision_path: str, mode: str) -> None:
+def main(mode: str, revision_path: str, stand_by: bool) -> None:
     revision = json.loads(Path(revision_path).read_bytes())
     sys.stderr.write(f"fake service, revision {revision['revision']}, mode {mode}\n")
+    if mode == "stillborn":
+        sys.exit(7)
+    follow_leash(stand_by)
     if mode == "crash":
         sys.stderr.write("the chip is on fire\n")
         sys.exit(7)
@@ -36,7 +46,6 @@ def main(revision_path: str, mode: str) -> None:
         code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
         child = subprocess.Popen([sys.executable, "-c", code])
         sys.stderr.write(f"child {child.pid}\n")
-    follow_leash()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     server = revision["recipe"]["server"]
     ThreadingHTTPServer((server["host"], server["port"]), handler(mode)).serve_forever()
@@ -107,4 +116,4 @@ def handler(mode: str) -> type[BaseHTTPRequestHandler]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "well")
+    main(sys.argv[1], sys.argv[3], sys.argv[-1] == "--stand-by")

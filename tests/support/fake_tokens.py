@@ -16,7 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from anychip.deploy.launch import Launch, Planned
-from anychip.deploy.supervisor import follow_leash
+from anychip.deploy.leash import follow_leash
+from anychip.deploy.running import FLAG
 
 
 @dataclass
@@ -149,7 +150,7 @@ def handler(behaviour):
 def token_launch(**options):
     """Launches the server as a service."""
     return Launch(
-        command=lambda revision: [sys.executable, __file__, str(revision), json.dumps(options)],
+        command=lambda revision: [sys.executable, __file__, json.dumps(options), FLAG, str(revision)],
         plan=lambda loaded: Planned("fake", "the plan"),
         poll_s=0.01,
     )
@@ -164,7 +165,7 @@ def usage(prompt_tokens, completion_tokens, cached):
     }
 
 
-def main(revision_path, options):
+def main(options, revision_path):
     server = json.loads(Path(revision_path).read_bytes())["recipe"]["server"]
     follow_leash()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -174,4 +175,4 @@ def main(revision_path, options):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(sys.argv[1], sys.argv[3])

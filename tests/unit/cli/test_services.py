@@ -19,6 +19,7 @@ from anychip.cli.status import duration
 from anychip.deploy import services, supervisor
 from anychip.deploy.client import Health
 from anychip.deploy.state import Store
+from anychip.deploy.status import status_of
 from support.deploying import fake_launch, free_port, write_recipe
 
 DRIVER = """
@@ -291,18 +292,18 @@ def test_chat_tells_an_error_of_one_message(service, capsys):
     assert "the engine died" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_foreground_ends_everything_when_interrupted(tmp_path, store, number):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 130), (signal.SIGTERM, 0)])
+def test_the_foreground_ends_everything_when_interrupted(tmp_path, store, number, code):
     path = write_recipe(tmp_path, port=free_port())
     with drive("well", "apply", str(path), "--foreground") as command:
         assert command.stdout.readline().startswith("'svc' serves tiny")
         state = store.read("svc")
         command.send_signal(number)
         command.stdout.read()
-        assert command.wait(20) == 130
+        assert command.wait(20) == code
         assert "Traceback" not in command.stderr.read()
     assert not supervisor.is_alive(state.process)
-    assert services.status_of(store, "svc").condition == "stopped"
+    assert status_of(store, "svc").condition == "stopped"
 
 
 def test_the_foreground_ends_with_its_service(tmp_path, store):
@@ -311,7 +312,7 @@ def test_the_foreground_ends_with_its_service(tmp_path, store):
         os.kill(store.read("svc").process.pid, signal.SIGKILL)
         assert command.wait(20) == 1
         assert "'svc' ended with exit code -9" in command.stderr.read()
-    assert services.status_of(store, "svc").condition == "stopped"
+    assert status_of(store, "svc").condition == "stopped"
 
 
 def test_a_killed_foreground_leaves_no_service(tmp_path, store):
@@ -322,7 +323,7 @@ def test_a_killed_foreground_leaves_no_service(tmp_path, store):
     until(lambda: not supervisor.is_alive(state.process))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupting_apply_before_readiness_takes_the_service_down(tmp_path, store, number):
     with drive("slow", "apply", str(write_recipe(tmp_path))) as command:
         until(lambda: (state := store.read("svc")) is not None and state.process is not None)
@@ -330,9 +331,11 @@ def test_interrupting_apply_before_readiness_takes_the_service_down(tmp_path, st
         until(lambda: "weights" in command.stderr.readline())
         command.send_signal(number)
         assert command.wait(20) == 130
-        assert "Traceback" not in command.stderr.read()
+        said = command.stderr.read()
+        assert "Traceback" not in said
+        assert f"interrupted by {number.name}" in said
     assert not supervisor.is_alive(process)
-    assert services.status_of(store, "svc").condition == "failed"
+    assert status_of(store, "svc").condition == "failed"
 
 
 def drive(mode, *arguments):

@@ -17,6 +17,7 @@ from anychip.deploy import services, supervisor
 from anychip.deploy.apply import ApplyOptions, apply
 from anychip.deploy.launch import Planned
 from anychip.deploy.state import Store, read_revision
+from anychip.deploy.status import status_of
 from anychip_sdk.errors import NotReady, PortTaken, PreconditionFailed, RecipeInvalid, StateLocked
 from support.deploying import Recorder, fake_launch, free_port, write_recipe
 
@@ -118,7 +119,7 @@ def test_if_the_old_one_fails_too_both_are_told_and_nothing_runs(tmp_path, store
     run(write_recipe(tmp_path), store, reporter)
     with pytest.raises(NotReady, match=r"revision 1 could not be brought back either: .* exit code 7"):
         run(write_recipe(tmp_path, extra="scheduler: {policy: fcfs}"), store, reporter, "failure", "crash")
-    assert services.status_of(store, "svc").condition == "failed"
+    assert status_of(store, "svc").condition == "failed"
 
 
 def test_a_new_plan_that_fails_leaves_the_old_service_alone(tmp_path, store, reporter):
@@ -174,7 +175,7 @@ def test_one_that_is_not_ready_in_time_is_taken_down(tmp_path, store, reporter):
     with pytest.raises(NotReady, match=r"not ready after 1 s \(last seen: weights\)"):
         run(write_recipe(tmp_path, port=port), store, reporter, "slow", options=ApplyOptions(timeout_s=1))
     assert ("weights", 3, 10) in reporter.stages
-    assert services.status_of(store, "svc").condition == "failed"
+    assert status_of(store, "svc").condition == "failed"
     assert not is_taken(port)
 
 
@@ -189,7 +190,7 @@ def test_a_dead_service_is_started_anew(tmp_path, store, reporter):
     first = run(path, store, reporter)
     os.kill(first.state.process.pid, signal.SIGKILL)
     reap_until(lambda: not living(store))
-    assert services.status_of(store, "svc").condition == "dead"
+    assert status_of(store, "svc").condition == "dead"
     second = run(path, store, reporter)
     assert (second.action, second.state.revision) == ("started", 2)
 
@@ -232,7 +233,7 @@ def test_ctrl_c_before_readiness_takes_the_service_down(tmp_path, store):
     with pytest.raises(KeyboardInterrupt):
         run(write_recipe(tmp_path), store, Impatient(), "slow")
     assert not living(store)
-    assert services.status_of(store, "svc").condition == "failed"
+    assert status_of(store, "svc").condition == "failed"
 
 
 def test_ctrl_c_while_replacing_brings_the_old_one_back(tmp_path, store, reporter):
@@ -246,13 +247,13 @@ def test_ctrl_c_while_replacing_brings_the_old_one_back(tmp_path, store, reporte
     with pytest.raises(KeyboardInterrupt):
         run(write_recipe(tmp_path, port=port, extra="scheduler: {policy: fcfs}"), store, Impatient(), "slow", "well")
     assert store.read("svc").revision == 1
-    reap_until(lambda: services.status_of(store, "svc").condition == "running")
+    reap_until(lambda: status_of(store, "svc").condition == "running")
 
 
 def test_in_the_foreground_the_process_stays_on_the_leash(tmp_path, store, reporter):
     applied = run(write_recipe(tmp_path), store, reporter, options=ApplyOptions(timeout_s=20, foreground=True))
     assert applied.started is not None
-    applied.started.process.stdin.close()
+    applied.started.leash.close()
     reap_until(lambda: not living(store))
     applied.started.end()
 
@@ -270,7 +271,7 @@ def test_a_command_killed_while_it_waits_leaves_no_process(tmp_path):
         reap_until(lambda: is_taken(port))
         other.kill()
     reap_until(lambda: not is_taken(port))
-    assert services.status_of(store, "svc").condition == "dead"
+    assert status_of(store, "svc").condition == "dead"
     assert services.down(store, "svc") == "cleaned"
 
 
@@ -278,7 +279,7 @@ def test_down_ends_children_that_ignore_it(tmp_path, store, reporter):
     applied = run(write_recipe(tmp_path), store, reporter, "child")
     (child,) = psutil.Process(applied.state.process.pid).children()
     assert services.down(store, "svc") == "stopped"
-    assert not child.is_running()
+    assert supervisor.wait_gone([child], 0)
     assert services.down(store, "svc") == "unchanged"
 
 

@@ -1,10 +1,9 @@
 """What a service's process hands to the server: port, worker, environment. Starts no process."""
 
-import msgspec
 import pytest
 
 from anychip.deploy import service
-from anychip.deploy.state import Revision
+from anychip.deploy.state import Revision, Store
 from anychip.recipe import load
 from support.deploying import write_recipe
 
@@ -19,10 +18,8 @@ def served(monkeypatch):
 
 def revision(folder, environment):
     recipe = dict(load(str(write_recipe(folder, port=8123))).resolved)
-    path = folder / "1.json"
     names = {"name": "svc", "digest": "", "recipe_path": "", "working_folder": ""}
-    path.write_bytes(msgspec.json.encode(Revision(**names, revision=1, recipe=recipe, environment=environment)))
-    return path
+    return Store(folder).add_revision(Revision(**names, revision=1, recipe=recipe, environment=environment))
 
 
 def test_the_worker_gets_the_backend_s_variables_where_the_user_set_none(tmp_path, served, monkeypatch):

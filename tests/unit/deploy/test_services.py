@@ -8,6 +8,7 @@ from anychip.deploy import services
 from anychip.deploy.apply import ApplyOptions, apply
 from anychip.deploy.client import ServiceClient, ServiceError, endpoint
 from anychip.deploy.state import Store
+from anychip.deploy.status import status_of
 from anychip_sdk.errors import PreconditionFailed, UsageError
 from support.deploying import Recorder, fake_launch, write_recipe
 
@@ -29,7 +30,7 @@ def world(tmp_path_factory):
 
 
 def test_a_running_service_shows_its_numbers(world):
-    status = services.status_of(world.store, "good")
+    status = status_of(world.store, "good")
     assert (status.condition, status.model, status.url) == ("running", "tiny", world.running.url)
     assert (status.requests_running, status.requests_waiting, status.kv_use) == (2, 1, 0.4)
     assert status.engine_restarts == 0
@@ -39,7 +40,7 @@ def test_a_running_service_shows_its_numbers(world):
 
 
 def test_a_stopped_service_is_shown_without_numbers(world):
-    status = services.status_of(world.store, "over")
+    status = status_of(world.store, "over")
     assert (status.condition, status.requests_running, status.uptime_s) == ("stopped", None, None)
 
 
@@ -48,7 +49,7 @@ def test_a_damaged_state_is_a_condition(tmp_path):
     path = store.files("bad").state
     path.parent.mkdir(parents=True)
     path.write_text("{")
-    status = services.status_of(store, "bad")
+    status = status_of(store, "bad")
     assert status.condition == "damaged"
     assert "state.json is damaged" in status.detail
 

@@ -9,13 +9,13 @@ import time
 import psutil
 import pytest
 
-from anychip.deploy import supervisor
-from anychip.deploy.state import ProcessId
+from anychip.deploy import leash, supervisor
+from anychip.deploy.process_id import ProcessId
 
 SLEEPS = "import time; time.sleep(600)"
 DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); {SLEEPS}"
 PARENT = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {DEAF!r}]); {SLEEPS}"
-LEASHED = f"from anychip.deploy.supervisor import follow_leash; follow_leash(5); print('leashed', flush=True); {SLEEPS}"
+LEASHED = f"from anychip.deploy.leash import follow_leash; follow_leash(5); print('leashed', flush=True); {SLEEPS}"
 
 
 @pytest.fixture
@@ -83,13 +83,14 @@ def test_one_that_ignores_sigterm_is_killed_with_its_children(run, log):
 
 def test_a_cut_leash_ends_the_service(run):
     one = run(LEASHED, said="leashed")
-    one.process.stdin.close()
+    one.leash.close()
     assert one.process.wait(10) == -signal.SIGTERM
 
 
 def test_a_detached_service_outlives_the_leash(run):
     one = run(LEASHED + "\n", said="leashed")
-    one.detach()
+    one.say(leash.DETACH)
+    one.let_go()
     with pytest.raises(psutil.TimeoutExpired):
         psutil.Process(one.id.pid).wait(0.3)
 
@@ -97,7 +98,8 @@ def test_a_detached_service_outlives_the_leash(run):
 def test_detaching_a_dead_process_is_no_error(run):
     one = run("pass")
     one.process.wait()
-    one.detach()
+    one.say(leash.DETACH)
+    one.let_go()
 
 
 def test_output_is_appended_to_a_private_log(run, log):

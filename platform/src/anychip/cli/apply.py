@@ -6,7 +6,6 @@ import json
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,6 +27,10 @@ if TYPE_CHECKING:
 
     from anychip.deploy.apply import Applied
     from anychip.deploy.client import Health
+    from anychip.deploy.state import Store
+
+
+INTERRUPTED = 130
 
 
 def apply(
@@ -53,6 +56,7 @@ def apply(
     """
     from anychip.deploy.apply import ApplyOptions
     from anychip.deploy.apply import apply as run
+    from anychip.deploy.interrupts import Interrupted, interruptible
     from anychip.deploy.state import Store
     from anychip_sdk.home import home
 
@@ -60,14 +64,17 @@ def apply(
     reporter = Bar()
     if plugin_path is not None:
         sets = ["backend.name=native", f"backend.plugin_path={json.dumps(str(plugin_path.absolute()))}", *(sets or ())]
-    signal.signal(signal.SIGTERM, _interrupt)
+    options = ApplyOptions(assignments(sets, emulate=emulate), timeout_s, foreground)
     try:
-        options = ApplyOptions(assignments(sets, emulate=emulate), timeout_s, foreground)
-        applied = run(recipe, options, store=store, reporter=reporter)
+        with interruptible():
+            applied = run(recipe, options, store=store, reporter=reporter)
+            if applied.started is not None:
+                raise typer.Exit(_attend(store, applied, output))
+    except Interrupted as interrupt:
+        fail(str(interrupt))
+        raise typer.Exit(0 if foreground and interrupt.number == signal.SIGTERM else INTERRUPTED) from None
     finally:
         reporter.done()
-    if applied.started is not None:
-        raise typer.Exit(_attend(applied, output))
     _tell(applied, output)
 
 
@@ -162,12 +169,11 @@ def _tell(applied: Applied, output: Output) -> None:
     sys.stdout.flush()
 
 
-def _attend(applied: Applied, output: Output) -> int:
-    """Show the log until the service ends; Ctrl-C ends it, a second one at once. Returns the exit code."""
+def _attend(store: Store, applied: Applied, output: Output) -> int:
+    """Show the log until the service ends; a signal ends it, a second one at once. Returns the exit code."""
+    from anychip.deploy.interrupts import Interrupted
     from anychip.deploy.logs import follow
     from anychip.deploy.services import finish
-    from anychip.deploy.state import Store
-    from anychip_sdk.home import home
 
     started, name = applied.started, applied.state.name
     assert started is not None
@@ -178,20 +184,17 @@ def _attend(applied: Applied, output: Output) -> int:
         code = started.end()
         fail(f"'{name}' ended with exit code {code}")
         return 0 if code == 0 else 1
-    except KeyboardInterrupt:
-        fail(f"stopping '{name}'")
+    except Interrupted as interrupt:
         try:
+            fail(f"stopping '{name}'")
             started.end()
-        except KeyboardInterrupt:
+        except Interrupted:
             started.end(0)
-        return 130
+        if interrupt.number == signal.SIGTERM:  # how a machine's own supervisor ends a service in order
+            return 0
+        raise
     finally:
-        finish(Store(home()), applied.state)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """SIGTERM undoes what Ctrl-C undoes."""
-    raise KeyboardInterrupt
+        finish(store, applied.state)
 
 
 def register(app: typer.Typer) -> None:

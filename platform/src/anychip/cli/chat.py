@@ -31,8 +31,9 @@ def chat(
     ] = None,
 ) -> None:
     """Chat with a service; what it thinks before it answers is shown dimmed."""
-    from anychip.deploy.services import connect, pick, require_living
+    from anychip.deploy.services import pick, require_living
     from anychip.deploy.state import Store
+    from anychip.deploy.status import connect
     from anychip_sdk.home import home
 
     store = Store(home())

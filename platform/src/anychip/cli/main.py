@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -12,7 +13,7 @@ import typer
 
 import anychip
 from anychip.cli.output import emit_raw, fail
-from anychip_sdk.errors import AnychipError
+from anychip_sdk.errors import AnychipError, PreconditionFailed
 
 # In the order of `platform --help`. Each has `register(app)` and imports what is heavy inside its functions.
 VERBS = (
@@ -88,23 +89,34 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: what follows `platform`; None: the process's own.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file's name may hold bytes that are no text
     try:
         app(args=arguments, prog_name="platform")
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else int(done.code is not None)
-    except AnychipError as error:
-        _show(error, str(error))
-        return error.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # the reader went away; nothing is left to say, not even at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except (AnychipError, OSError) as error:
+        known = error if isinstance(error, AnychipError) else _refused_by_the_system(error)
+        _show(error, str(known))
+        return known.exit_code
     except Exception as error:
         _show(error, f"internal error: {type(error).__name__}: {error} (--verbose shows where)")
         return 1
     return 0
+
+
+def _refused_by_the_system(error: OSError) -> PreconditionFailed:
+    """What the system refused, and of which file."""
+    paths = [os.fsdecode(path) for path in (error.filename, error.filename2) if isinstance(path, (str, bytes))]
+    reason = error.strerror or str(error) or type(error).__name__
+    return PreconditionFailed(f"{' -> '.join(paths)}: {reason}" if paths else reason)
 
 
 def _show(error: BaseException, message: str) -> None:

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from anychip.cli.output import Output, OutputOption, emit, table
 
 if TYPE_CHECKING:
-    from anychip.deploy.services import ServiceStatus
+    from anychip.deploy.status import ServiceStatus
 
 _HEADERS = ("NAME", "STATE", "REVISION", "UPTIME", "ENDPOINT", "MODEL", "BACKEND", "RUNNING", "WAITING", "KV USE")
 
@@ -20,13 +20,17 @@ def status(
     output: OutputOption = Output.text,
 ) -> None:
     """Show the state, uptime, endpoint and load of services."""
-    from anychip.deploy.services import pick, status_of
+    from anychip.deploy.known import names
+    from anychip.deploy.running import running_services
+    from anychip.deploy.services import pick
     from anychip.deploy.state import Store
+    from anychip.deploy.status import status_of
     from anychip_sdk.home import home
 
     store = Store(home())
-    names = store.names() if name is None else (pick(store, name),)
-    found = [status_of(store, one) for one in names]
+    running = running_services(store.home)
+    chosen = names(store, running) if name is None else (pick(store, name),)
+    found = [status_of(store, one, running) for one in chosen]
     emit({"services": [one.to_json() for one in found]}, output, text=_text(found))
 
 

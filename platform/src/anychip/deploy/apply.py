@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,17 +11,18 @@ from typing import Literal
 
 import msgspec
 
-from anychip.deploy import launch as launching
-from anychip.deploy import supervisor
-from anychip.deploy.launch import Awaited, Launch, Limits, Planned, Reporter
+from anychip.deploy.known import Known, look
+from anychip.deploy.launch import Launch, Reporter, recipe_of
 from anychip.deploy.network import client_of, require, takes_keys, url_of
 from anychip.deploy.ports import require_free
 from anychip.deploy.secrets import shell_reference
 from anychip.deploy.services import service_on
 from anychip.deploy.state import Revision, ServiceState, Store, read_revision
-from anychip.deploy.supervisor import Started
+from anychip.deploy.storage import TooNew
+from anychip.deploy.supervisor import Started, environment_of
+from anychip.deploy.transition import Predecessor, Settings, Transition
 from anychip.recipe import LoadedRecipe, Recipe, load, recipe_digest
-from anychip_sdk.errors import AnychipError, NotReady, PortTaken
+from anychip_sdk.errors import PortTaken
 
 Action = Literal["unchanged", "started", "replaced"]
 QUESTION = "What is the capital of France? Answer in one sentence."
@@ -66,8 +66,9 @@ def apply(
 ) -> Applied:
     """Bring the recipe's service up, or leave it where it runs unchanged.
 
-    Everything that can be wrong without starting anything is told first: the recipe, the port, then the plan. A
-    revision that fails is taken down again; what ran before it is brought back.
+    Everything that can be wrong without starting anything is told first: the recipe, the port, the plan, the files of
+    the new revision. A revision that fails is taken down again; what ran before it is brought back, see
+    `anychip.deploy.transition`.
 
     Raises:
         RecipeInvalid, PortTaken, PreconditionFailed: nothing was touched.
@@ -95,50 +96,58 @@ class _Apply:
         self._files = store.files(self._name)
 
     def run(self) -> Applied:
-        before = self._store.read(self._name)
-        runs = before is not None and supervisor.is_alive(before.process)
-        if before is not None and runs and self._is_unchanged(before):
-            return self._applied(before, self._loaded.recipe, "unchanged")
-        port = self._port(before if runs else None)
+        known = self._look()
+        if known.state is not None and known.is_running and self._is_unchanged(known.state):
+            return self._applied(known.state, self._loaded.recipe, "unchanged")
+        port = self._port(known)
         require(self._loaded.recipe.server)
         planned = self._launch.plan(self._loaded)
         self._reporter.say(planned.summary)
         revision = self._revision(port, planned.environment)
-        if before is None or not runs:
-            return self._bring_up(revision, planned, "started")
-        self._reporter.say(f"stopping revision {before.revision} of '{self._name}'")
-        supervisor.stop(before.process)
-        try:
-            return self._bring_up(revision, planned, "replaced")
-        except KeyboardInterrupt:
-            self._bring_back(before, Limits.within(0))
-            raise
-        except AnychipError as error:
-            outcome = self._bring_back(before, Limits.within(self._options.timeout_s))
-            raise NotReady(f"revision {revision.revision}: {error.message}\n{outcome}", hint=error.hint) from error
+        self._store.add_revision(revision)
+        before = self._predecessor(known)
+        settings = Settings(
+            self._store, self._reporter, self._launch, self._options.timeout_s, self._options.foreground
+        )
+        state, started = Transition(settings, revision, planned, before).run()
+        action: Action = "started" if before is None else "replaced"
+        return self._applied(state, recipe_of(revision), action, started if self._options.foreground else None)
 
-    def _is_unchanged(self, before: ServiceState) -> bool:
-        if before.digest != self._digest:
+    def _look(self) -> Known:
+        """What there is; a state that is damaged is put aside, as the processes tell what runs."""
+        known = look(self._store, self._name)
+        if isinstance(known.damage, TooNew):
+            raise known.damage
+        if known.damage is not None:
+            aside = self._store.set_aside(self._name)
+            self._reporter.say(f"warning: {known.damage.message}; it was moved to {aside.name}")
+        if known.note:
+            self._reporter.say(f"'{self._name}': {known.note}")
+        return known
+
+    def _is_unchanged(self, running: ServiceState) -> bool:
+        if running.digest != self._digest:
             return False
-        server = self._loaded.recipe.server.model_copy(update={"port": before.port})
+        server = self._loaded.recipe.server.model_copy(update={"port": running.port})
         with client_of(server, with_key=False) as client:
             health = client.health()
-            if health.is_ready and takes_keys(client, server):
-                return True
-        what = "is " + health.state if not health.is_ready else "goes by another API key"
-        self._reporter.say(f"'{self._name}' runs this recipe already, but {what}: starting it anew")
-        return False
+            is_well = health.is_ready and takes_keys(client, server)
+        if not is_well:
+            what = "goes by another API key" if health.is_ready else f"is {health.state}"
+            self._reporter.say(f"'{self._name}' runs this recipe already, but {what}: starting it anew")
+            return False
+        if running.status != "running" or running.successor:
+            self._store.write(msgspec.structs.replace(running, status="running", successor=0))
+        return True
 
-    def _port(self, running: ServiceState | None) -> int:
+    def _port(self, known: Known) -> int:
         """The port of the new revision; the one that its predecessor holds is as good as free."""
         server = self._loaded.recipe.server
-        if running is not None and (server.host, server.port) == (running.host, running.port):
-            return server.port
         try:
-            return require_free(server.host, server.port)
+            return require_free(server.host, server.port, except_for=[one.id.pid for one in known.running])
         except PortTaken as error:
             owner = service_on(self._store, server.port)
-            if owner is None:
+            if owner is None or owner == self._name:
                 raise
             message = f"port {server.port} on {server.host} is taken by service '{owner}'"
             raise PortTaken(message, hint=f"platform down {owner}, or choose another: --set server.port=...") from error
@@ -158,71 +167,14 @@ class _Apply:
             environment=dict(environment),
         )
 
-    def _bring_up(self, revision: Revision, planned: Planned, action: Action) -> Applied:
-        self._store.add_revision(revision)
-        self._reporter.say(f"starting revision {revision.revision} of '{self._name}'")
-        started, awaited = self._start(revision)
-        recipe = launching.recipe_of(revision)
-        state = self._record(revision, recipe, started, planned)
-        try:
-            model = self._await(awaited, recipe, Limits.within(self._options.timeout_s))
-        except BaseException:  # Ctrl-C as well: nothing that isn't ready stays
-            self._reporter.done()
-            started.end()
-            self._store.write(msgspec.structs.replace(state, status="failed", process=None))
-            raise
-        state = self._store.write(msgspec.structs.replace(state, status="running", model=model))
-        if not self._options.foreground:
-            started.detach()
-        return self._applied(state, recipe, action, started if self._options.foreground else None)
-
-    def _start(self, revision: Revision) -> tuple[Started, Awaited]:
-        path = self._files.revision(revision.revision)
-        started = launching.start(revision, path, self._files.log, self._launch)
-        return started, Awaited(started, path, self._files.log, self._launch)
-
-    def _await(self, awaited: Awaited, recipe: Recipe, limits: Limits) -> str:
-        with client_of(recipe.server) as client:
-            return awaited.ready(client, limits, self._reporter)
-
-    def _record(
-        self, revision: Revision, recipe: Recipe, started: Started, runs_on: Planned | ServiceState
-    ) -> ServiceState:
-        return self._store.write(
-            ServiceState(
-                name=self._name,
-                revision=revision.revision,
-                status="loading",
-                process=started.id,
-                host=recipe.server.host,
-                port=recipe.server.port,
-                digest=revision.digest,
-                recipe_path=revision.recipe_path,
-                model=recipe.server.served_name or recipe.model.source,
-                backend=runs_on.backend,
-                emulated=runs_on.emulated,
-                started_at=time.time(),
-            )
-        )
-
-    def _bring_back(self, before: ServiceState, limits: Limits) -> str:
-        """Start what ran before; with no time left it is left to load on its own. Returns what to tell."""
-        self._reporter.say(f"bringing revision {before.revision} of '{self._name}' back")
-        revision = read_revision(self._files.revision(before.revision))
-        started, awaited = self._start(revision)
-        recipe = launching.recipe_of(revision)
-        state = self._record(revision, recipe, started, before)
-        if limits.timeout_s > 0:
-            try:
-                self._await(awaited, recipe, limits)
-            except AnychipError as error:
-                started.end()
-                self._store.write(msgspec.structs.replace(state, status="failed", process=None))
-                return f"revision {before.revision} could not be brought back either: {error.message}"
-            state = msgspec.structs.replace(state, status="running", model=before.model)
-        started.detach()
-        self._store.write(state)
-        return f"revision {before.revision} was brought back and serves {url_of(recipe.server)}"
+    def _predecessor(self, known: Known) -> Predecessor | None:
+        """What is brought back if the new revision fails, as it was started: from its files, with its environment."""
+        if known.state is None or known.state.process is None or not known.is_running:
+            return None
+        serving = known.state.process
+        others = [one.id for one in known.running if one.id != serving]
+        revision = read_revision(self._files.revision(known.state.revision))
+        return Predecessor(known.state, [*others, serving], revision, environment_of(serving))
 
     def _applied(self, state: ServiceState, recipe: Recipe, action: Action, started: Started | None = None) -> Applied:
         url = url_of(recipe.server.model_copy(update={"port": state.port}))

@@ -68,7 +68,7 @@ class ServiceClient:
         try:
             answer = self._http.get("/health")
             body = answer.json()
-        except (httpx.HTTPError, ValueError):
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError):
             return Health("unreachable")
         if answer.status_code == httpx.codes.OK:
             return Health("ready")

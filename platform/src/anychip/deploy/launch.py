@@ -14,13 +14,18 @@ import msgspec
 
 from anychip.deploy import supervisor
 from anychip.deploy.client import Health, ServiceClient, ServiceError
+from anychip.deploy.leash import Relaunch
 from anychip.deploy.logs import readable, tail
+from anychip.deploy.process_id import ProcessId
+from anychip.deploy.running import FLAG
 from anychip.deploy.state import Revision
 from anychip.deploy.supervisor import Started
 from anychip.recipe import LoadedRecipe, Recipe
 from anychip_sdk.errors import NotReady
 
 TAIL_LINES = 20
+STAND_BY = "--stand-by"
+HANDOVER_S = supervisor.GRACE_S + 15.0  #: what ending a predecessor, all of it, takes at most
 
 
 class Planned(NamedTuple):
@@ -50,7 +55,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 def service_command(revision_path: Path) -> Sequence[str]:
     """The command line of a service's process."""
-    return (sys.executable, "-m", "anychip.deploy.service", "--revision", str(revision_path))
+    return (sys.executable, "-m", "anychip.deploy.service", FLAG, str(revision_path))
 
 
 def plan_recipe(loaded: LoadedRecipe) -> Planned:
@@ -91,14 +96,26 @@ def failure_path(revision_path: Path) -> Path:
     return revision_path.with_suffix(".failure.json")
 
 
-def start(revision: Revision, revision_path: Path, log_path: Path, launch: Launch) -> Started:
-    """Start the process of a revision; it hangs on this command's leash until it is detached."""
-    failure_path(revision_path).unlink(missing_ok=True)
+def how_to_start(
+    revision: Revision,
+    revision_path: Path,
+    log_path: Path,
+    launch: Launch,
+    *,
+    stand_by: bool = False,
+    environ: Mapping[str, str] | None = None,
+) -> Relaunch:
+    """How the process of a revision is started.
+
+    Args:
+        stand_by: it waits to be told to take over from others.
+        environ: None: this command's.
+    """
+    command = (*launch.command(revision_path), *((STAND_BY,) if stand_by else ()))
     # The folder in which the command ran is not a place to import modules from.
-    environ = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
-    folder = Path(revision.working_folder)
-    command = launch.command(revision_path)
-    return supervisor.start(command, log_path, folder=folder if folder.is_dir() else None, environ=environ)
+    said = {**(os.environ if environ is None else environ), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    folder = revision.working_folder if Path(revision.working_folder).is_dir() else None
+    return Relaunch(command, str(log_path), folder, said)
 
 
 def recipe_of(revision: Revision) -> Recipe:
@@ -114,6 +131,31 @@ class Awaited:
         self._log_path = log_path
         self._log_start = log_path.stat().st_size if log_path.exists() else 0
         self._poll_s = launch.poll_s
+
+    def standing_by(self, limits: Limits) -> None:
+        """Wait until the process could take over.
+
+        Raises:
+            NotReady: it ended itself, or takes too long.
+        """
+        while not self._started.has_answered(self._poll_s):
+            self._require_alive()
+            if limits.left_s <= 0:
+                raise NotReady(f"its process did not come up in {limits.timeout_s:g} s{self._tail()}")
+
+    def taken_over(self, predecessors: Sequence[ProcessId]) -> None:
+        """Wait until the predecessors have ended; before that it isn't this one that answers on the port.
+
+        Raises:
+            NotReady: it ended itself, or they don't end.
+        """
+        deadline_s = time.monotonic() + HANDOVER_S
+        while any(supervisor.is_alive(one) for one in predecessors):
+            self._require_alive()
+            if time.monotonic() >= deadline_s:
+                raise NotReady(f"what it replaces did not end in {HANDOVER_S:g} s{self._tail()}")
+            time.sleep(self._poll_s)
+        self._require_alive()
 
     def ready(self, client: ServiceClient, limits: Limits, reporter: Reporter) -> str:
         """Wait for readiness and a smoke request; returns the model's name in the API.
@@ -161,11 +203,12 @@ class Awaited:
 def read_failure(revision_path: Path) -> Failure | None:
     try:
         return msgspec.json.decode(failure_path(revision_path).read_bytes(), type=Failure)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (OSError, ValueError, msgspec.MsgspecError):
         return None
 
 
 __all__ = [
+    "STAND_BY",
     "Awaited",
     "Failure",
     "Launch",
@@ -173,9 +216,9 @@ __all__ = [
     "Planned",
     "Reporter",
     "failure_path",
+    "how_to_start",
     "plan_recipe",
     "read_failure",
     "recipe_of",
     "service_command",
-    "start",
 ]

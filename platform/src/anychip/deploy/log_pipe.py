@@ -19,7 +19,7 @@ from anychip.deploy import log_pump
 #: Tells the service's process which descriptor its log's pipe ends at, and the log's path: `3:/path`.
 VARIABLE = "ANYCHIP_LOG_PIPE"
 
-COMPLETE_S = 2.0
+COMPLETE_S = 1.0
 RETRY_S = 1.0
 POLL_S = 0.005
 

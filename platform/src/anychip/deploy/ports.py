@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import errno
 import socket
+import time
+from collections.abc import Collection
+from typing import Any
 
 import psutil
 
 from anychip_sdk.errors import PortTaken, PreconditionFailed
 
+POLL_S = 0.05
 
-def require_free(host: str, port: int) -> int:
+
+def require_free(host: str, port: int, except_for: Collection[int] = ()) -> int:
     """The port, after a trial; for port 0 one that is free now.
+
+    Args:
+        host: where to listen.
+        port: the number.
+        except_for: processes that give up the ports they listen on, each with what it has started.
 
     Raises:
         PortTaken: somebody listens there, with the holder's name where the system tells it.
@@ -30,18 +40,61 @@ def require_free(host: str, port: int) -> int:
             trial.bind(address)
             trial.listen(1)
         except OSError as error:
+            if error.errno == errno.EADDRINUSE and _is_given_up(str(address[0]), port, except_for):
+                return port
             raise _refused(host, port, error) from error
         return int(trial.getsockname()[1])
 
 
-def holder(port: int) -> str | None:
-    """Who listens on a port, e.g. "python (pid 123)"; None where the system doesn't tell."""
+def wait_free(host: str, port: int, limit_s: float) -> None:
+    """Wait for a port whose holder has ended; the system takes a moment to give it back. At most so long."""
+    deadline_s = time.monotonic() + limit_s
+    while time.monotonic() < deadline_s:
+        try:
+            require_free(host, port)
+        except PortTaken:
+            time.sleep(POLL_S)
+        else:
+            return
+
+
+def _is_given_up(address: str, port: int, by: Collection[int]) -> bool:
+    """Whether only these processes, or what they started, listen where the address would.
+
+    Where the system tells of no listener at all, the port counts as theirs: they do listen somewhere.
+    """
+    if not by:
+        return False
+    listeners = [one for one in _listeners(port) if _overlap(str(one.laddr.ip), address)]
+    return all(one.pid is not None and not _family(one.pid).isdisjoint(by) for one in listeners)
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether a socket on one address keeps another from listening on the other address."""
+    everywhere = {"0.0.0.0", "::"}
+    return one == other or bool(everywhere & {one, other})
+
+
+def _family(pid: int) -> set[int]:
+    """A process and those that it descends from."""
+    try:
+        return {pid, *(one.pid for one in psutil.Process(pid).parents())}
+    except psutil.Error:
+        return {pid}
+
+
+def _listeners(port: int) -> list[Any]:  # psutil has no public name for the type
     try:
         connections = psutil.net_connections("tcp")
     except psutil.AccessDenied:
-        return None
-    for one in connections:
-        if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port and one.pid is not None:
+        return []
+    return [one for one in connections if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port]
+
+
+def holder(port: int) -> str | None:
+    """Who listens on a port, e.g. "python (pid 123)"; None where the system doesn't tell."""
+    for one in _listeners(port):
+        if one.pid is not None:
             try:
                 return f"{psutil.Process(one.pid).name()} (pid {one.pid})"
             except psutil.NoSuchProcess:
@@ -61,4 +114,4 @@ def _refused(host: str, port: int, error: OSError) -> PreconditionFailed:
     return PreconditionFailed(message, hint="server.host must be an address of this machine")
 
 
-__all__ = ["holder", "require_free"]
+__all__ = ["holder", "require_free", "wait_free"]

@@ -6,7 +6,9 @@ Knows how the parts are put together; knows no command and no state file.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -14,10 +16,12 @@ import msgspec
 import structlog
 
 from anychip.deploy import log_pipe
-from anychip.deploy.launch import Failure, failure_path, recipe_of
+from anychip.deploy.launch import STAND_BY, Failure, failure_path, recipe_of
+from anychip.deploy.leash import follow_leash
 from anychip.deploy.network import network_of
-from anychip.deploy.state import read_revision, write_recipe
-from anychip.deploy.supervisor import follow_leash
+from anychip.deploy.ports import wait_free
+from anychip.deploy.running import FLAG
+from anychip.deploy.state import read_revision, recipe_path
 from anychip.engine.logs import configure_logs
 from anychip.server.serve import serve
 from anychip.server.settings import Served
@@ -25,6 +29,7 @@ from anychip_sdk.environment import worker_environment
 from anychip_sdk.errors import AnychipError
 
 CORE_FACTORY = "anychip.engine.core:from_recipe_file"
+PORT_S = 10.0  #: how long the port of a predecessor that has ended may still be taken
 
 log = structlog.get_logger("anychip.service")
 
@@ -32,12 +37,18 @@ log = structlog.get_logger("anychip.service")
 def main(arguments: list[str] | None = None) -> int:
     """Serve until told to stop; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m anychip.deploy.service")
-    parser.add_argument("--revision", type=Path, required=True, metavar="FILE", help="what was applied")
-    path: Path = parser.parse_args(arguments).revision
-    follow_leash()
+    parser.add_argument(FLAG, type=Path, required=True, metavar="FILE", help="what was applied")
+    parser.add_argument(STAND_BY, action="store_true", help="wait for the order to take over from a predecessor")
+    options = parser.parse_args(arguments)
+    path: Path = options.revision
     log_pipe.keep(os.environ)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the worker inherits it: a closed terminal ends neither
     configure_logs()
     try:
+        server = recipe_of(read_revision(path)).server  # what is wrong with it is found before a predecessor is ended
+        follow_leash(stand_by=options.stand_by)
+        if options.stand_by:
+            wait_free(server.host, server.port, PORT_S)
         return run(path)
     except AnychipError as error:
         log.error("the service cannot be started", reason=str(error))
@@ -53,7 +64,6 @@ def run(revision_path: Path) -> int:
     """Serve a revision; the worker plans and loads while this process reads the model's texts."""
     revision = read_revision(revision_path)
     recipe = recipe_of(revision)
-    recipe_path = write_recipe(revision_path.with_suffix(".recipe.json"), revision.recipe)
     log.info("starting", revision=revision.revision, recipe=revision.recipe_path)
 
     def prepare() -> Served:
@@ -64,7 +74,7 @@ def run(revision_path: Path) -> int:
     address = recipe.server.host, recipe.server.port
     return serve(
         *address,
-        (CORE_FACTORY, str(recipe_path)),
+        (CORE_FACTORY, str(recipe_path(revision_path))),
         prepare,
         env=worker_environment(revision.environment),
         network=network_of(recipe.server),
@@ -73,7 +83,8 @@ def run(revision_path: Path) -> int:
 
 def _leave(revision_path: Path, failure: Failure) -> None:
     """Leave the reason where the command that started this process looks for it."""
-    failure_path(revision_path).write_bytes(msgspec.json.encode(failure))
+    with contextlib.suppress(OSError):  # on a full disk the command tells the exit code and the log's end
+        failure_path(revision_path).write_bytes(msgspec.json.encode(failure))
 
 
 if __name__ == "__main__":

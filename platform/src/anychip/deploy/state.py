@@ -10,47 +10,41 @@ Folders are 0700, files 0600. Nothing secret is in them: recipes hold references
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import json
 import os
 import shutil
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal
 
 import msgspec
 
-from anychip_sdk.errors import IntegrityFailed, StateLocked
+from anychip.deploy import lock, storage
+from anychip.deploy.lock import Holder
+from anychip.deploy.process_id import ProcessId
+from anychip.deploy.storage import SCHEMA_VERSION
+from anychip_sdk.errors import IntegrityFailed, PreconditionFailed
 
-SCHEMA_VERSION = 1
 Status = Literal["loading", "running", "stopped", "failed"]
-T = TypeVar("T")
-
-
-class ProcessId(msgspec.Struct, frozen=True):
-    """A process for good: the start time tells a reused pid from the process that was meant."""
-
-    pid: int
-    started_at: float  #: seconds since the epoch, as the operating system tells it
+Number = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
     """What one service is, as far as the last command knew."""
 
     name: str
-    revision: int
+    revision: Number
     status: Status
     process: ProcessId | None  #: None: nothing was started, or it was stopped
     host: str
-    port: int
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)]
     digest: str  #: of the recipe
     recipe_path: str
     model: str
     backend: str
     started_at: float
     emulated: bool = False  #: on the backend's emulator
+    successor: Number = 0  #: the revision that is about to replace it; 0: none
     serial: int = 0
     schema_version: int = SCHEMA_VERSION
 
@@ -59,21 +53,13 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     """What was applied, enough to start it again."""
 
     name: str
-    revision: int
+    revision: Number
     digest: str
     recipe_path: str
     working_folder: str  #: where the command ran
     recipe: dict[str, object]  #: resolved, with the port that was chosen
     environment: dict[str, str] = {}  #: variables that the backend names for the worker, where the user set none
     schema_version: int = SCHEMA_VERSION
-
-
-class Holder(msgspec.Struct, frozen=True):
-    """Who holds a lock."""
-
-    pid: int
-    host: str
-    command: str
 
 
 class ServiceFiles:
@@ -100,8 +86,19 @@ class Store:
         return ServiceFiles(self.home, name)
 
     def names(self) -> tuple[str, ...]:
-        """Every service that was ever applied and not purged."""
-        return tuple(sorted(path.parent.name for path in self.home.glob("services/*/state.json")))
+        """Every service that was ever applied and not purged.
+
+        Raises:
+            PreconditionFailed: the folder can't be read, or a file is in its place.
+        """
+        folder = self.home / "services"
+        try:
+            found = os.listdir(folder)
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise storage.unusable(folder, "can't be read", error) from error
+        return tuple(sorted(name for name in found if os.path.lexists(self.files(name).state)))
 
     def read(self, name: str) -> ServiceState | None:
         """The service's state; None where it was never applied.
@@ -110,18 +107,39 @@ class Store:
             IntegrityFailed: the file is damaged, or a newer anychip wrote it.
         """
         path = self.files(name).state
-        return _decode(path, ServiceState) if path.exists() else None
+        if not os.path.lexists(path):
+            return None
+        state = storage.read(path, ServiceState)
+        if state.name != name:
+            raise IntegrityFailed(f"{path} is damaged: it is of service '{state.name}'")
+        return state
 
     def write(self, state: ServiceState) -> ServiceState:
         """Replace the service's state; returns it with the next serial."""
-        before = self.read(state.name)
+        try:
+            before = self.read(state.name)
+        except IntegrityFailed:
+            before = None
         state = msgspec.structs.replace(state, serial=1 + (before.serial if before else 0))
-        _write(self.files(state.name).state, state)
+        storage.write(self.files(state.name).state, state)
         return state
 
+    def set_aside(self, name: str) -> Path:
+        """Move a damaged state out of the way; returns where it is now."""
+        path = self.files(name).state
+        numbers = (path.with_name(f"{path.name}.damaged{number or ''}") for number in range(1000))
+        aside = next(one for one in numbers if not os.path.lexists(one))
+        try:
+            os.rename(path, aside)
+        except OSError as error:
+            raise storage.unusable(path, "can't be moved", error) from error
+        return aside
+
     def add_revision(self, revision: Revision) -> Path:
+        """Write what is applied, and the recipe as the worker reads it."""
         path = self.files(revision.name).revision(revision.revision)
-        _write(path, revision)
+        write_recipe(recipe_path(path), revision.recipe)
+        storage.write(path, revision)
         return path
 
     def next_revision(self, name: str) -> int:
@@ -129,41 +147,46 @@ class Store:
         return 1 + max(numbers, default=0)
 
     def purge(self, name: str) -> None:
-        """Forget the service: its state, revisions and logs."""
-        shutil.rmtree(self.files(name).folder, ignore_errors=True)
+        """Forget the service: its state, revisions and logs.
 
-    @contextlib.contextmanager
-    def lock(self, name: str) -> Iterator[None]:
+        Raises:
+            PreconditionFailed: something of it stays.
+        """
+        folder = self.files(name).folder
+        try:
+            shutil.rmtree(folder)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise PreconditionFailed(f"{folder} can't be removed: {error.strerror or error}") from error
+
+    def lock(self, name: str) -> AbstractContextManager[None]:
         """Hold the service for one command; the operating system gives the lock back if the holder dies.
 
         Raises:
             StateLocked: another command holds it, with its pid, host and command.
         """
-        path = self.files(name).lock
-        _make_folder(path.parent)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise _locked(name, path) from None
-            holder = Holder(os.getpid(), os.uname().nodename, " ".join(sys.argv))
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, msgspec.json.encode(holder), 0)
-            yield
-            os.ftruncate(descriptor, 0)
-        finally:
-            os.close(descriptor)
+        return lock.hold(self.files(name).lock, name)
+
+    def holder(self, name: str) -> Holder | None:
+        """The living command of this machine that changes the service; None where none does, or it isn't known."""
+        found = lock.holder(self.files(name).lock)
+        return found if found is not None and found.is_here else None
 
 
 def read_revision(path: Path) -> Revision:
     """Raises IntegrityFailed where the file is damaged or of a newer anychip."""
-    return _decode(path, Revision)
+    return storage.read(path, Revision)
+
+
+def recipe_path(revision_path: Path) -> Path:
+    """Where the resolved recipe of a revision is, as the worker reads it."""
+    return revision_path.with_suffix(".recipe.json")
 
 
 def write_recipe(path: Path, resolved: Mapping[str, object]) -> Path:
     """Write a resolved recipe so that loading it gives just that: what looks like a variable in it is text."""
-    _write(path, _escaped(resolved))
+    storage.write(path, _escaped(resolved))
     return path
 
 
@@ -177,50 +200,6 @@ def _escaped(value: object) -> object:
     return value
 
 
-def _decode(path: Path, kind: type[T]) -> T:
-    try:
-        content = path.read_bytes()
-        version = json.loads(content)["schema_version"]
-        if version != SCHEMA_VERSION:
-            message = f"{path} has schema version {version}, this anychip knows {SCHEMA_VERSION}"
-            raise IntegrityFailed(message, hint="use the anychip that wrote it, or remove the file")
-        return msgspec.json.decode(content, type=kind)
-    except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
-        message = f"{path} is damaged: {error}"
-        raise IntegrityFailed(
-            message, hint="remove the file; a service that still runs must then be ended by hand"
-        ) from error
-
-
-def _write(path: Path, value: object) -> None:
-    """Write all or nothing: a crash leaves the old file."""
-    _make_folder(path.parent)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(value), indent=2))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
-
-
-def _make_folder(folder: Path) -> None:
-    """The folder and what is missing above it, for the user alone; makedirs gives `mode` to the last one only."""
-    if not folder.exists():
-        if not folder.parent.exists():
-            _make_folder(folder.parent)
-        folder.mkdir(mode=0o700, exist_ok=True)
-
-
-def _locked(name: str, path: Path) -> StateLocked:
-    try:
-        holder = msgspec.json.decode(path.read_bytes(), type=Holder)
-        who = f"process {holder.pid} on {holder.host} ({holder.command})"
-    except msgspec.DecodeError:  # the other command is just writing it
-        who = "another command"
-    return StateLocked(f"service '{name}' is being changed by {who}", hint="wait for it, or end it")
-
-
 __all__ = [
     "SCHEMA_VERSION",
     "Holder",
@@ -231,5 +210,6 @@ __all__ = [
     "Status",
     "Store",
     "read_revision",
+    "recipe_path",
     "write_recipe",
 ]

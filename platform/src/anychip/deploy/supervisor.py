@@ -1,17 +1,17 @@
 """Start a service's process, tell whether it lives, and end it with all its children. Knows no recipe and no HTTP.
 
-A started process hangs on a leash: its standard input is a pipe from the command that started it. The command says
-"detach" once the service may live on its own; if the command dies before that, however it dies, the pipe closes and the
-service ends itself.
+A started process hangs on a leash, its standard input, which `anychip.deploy.leash` follows on the other side.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
+import socket
 import subprocess
-import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +19,10 @@ from pathlib import Path
 import psutil
 
 from anychip.deploy import log_pipe
-from anychip.deploy.state import ProcessId
+from anychip.deploy.process_id import ProcessId
 
-DETACH = b"detach\n"
 GRACE_S = 15.0  #: more than the server's own limit for draining
+POLL_S = 0.02
 CLOCK_ERROR_S = 1.0  #: start times are computed from the boot time, which moves a little when the clock is set
 
 
@@ -32,6 +32,7 @@ class Started:
 
     process: subprocess.Popen[bytes]
     id: ProcessId
+    leash: socket.socket
     log_path: Path
 
     def exit_code(self) -> int | None:
@@ -41,13 +42,18 @@ class Started:
             log_pipe.wait_until_complete(self.log_path)
         return code
 
-    def detach(self) -> None:
-        """Let the process outlive this command, which never waits for it again."""
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it ended
-            self.process.stdin.write(DETACH)
-            self.process.stdin.flush()
-        self._drop_leash()
+    def say(self, order: bytes) -> None:
+        """Tell the process something; one that has ended doesn't hear it."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.leash.sendall(order)
+
+    def has_answered(self, wait_s: float) -> bool:
+        """Whether the process said something, waiting for it at most so long."""
+        return bool(select.select([self.leash], [], [], wait_s)[0]) and bool(self._heard())
+
+    def let_go(self) -> None:
+        """Forget the process, which lives on its own by now, and never wait for it again."""
+        self.leash.close()
         if self.process.poll() is None:
             self.process.returncode = 0  # or Popen warns of a running process when it is collected
 
@@ -59,12 +65,13 @@ class Started:
             log_pipe.wait_until_complete(self.log_path)
             return code
         finally:
-            self._drop_leash()
+            self.leash.close()
 
-    def _drop_leash(self) -> None:
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
+    def _heard(self) -> bytes:
+        try:
+            return self.leash.recv(1024)
+        except ConnectionResetError:
+            return b""
 
 
 def start(
@@ -75,18 +82,25 @@ def start(
     environ: Mapping[str, str] | None = None,
 ) -> Started:
     """Run a command in a session of its own; what it prints becomes entries of the log."""
-    with log_pipe.opened(log_path) as log:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=log.writer,
-            stderr=log.writer,
-            pass_fds=(log.reader,),
-            cwd=folder,
-            env={**(os.environ if environ is None else environ), **log.environ},
-            start_new_session=True,
-        )
-    return Started(process, identify(process.pid), log_path)
+    ours, theirs = socket.socketpair()
+    try:
+        with log_pipe.opened(log_path) as log:
+            process = subprocess.Popen(
+                command,
+                stdin=theirs.fileno(),
+                stdout=log.writer,
+                stderr=log.writer,
+                pass_fds=(log.reader,),
+                cwd=folder,
+                env={**(os.environ if environ is None else environ), **log.environ},
+                start_new_session=True,
+            )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return Started(process, identify(process.pid), ours, log_path)
 
 
 def identify(pid: int) -> ProcessId:
@@ -121,26 +135,38 @@ def stop(process_id: ProcessId | None, grace_s: float = GRACE_S) -> bool:
     family = [process, *_children(process)]
     try:
         _signal(process, signal.SIGTERM)
-        psutil.wait_procs([process], timeout=grace_s)
+        wait_gone([process], grace_s)
     finally:
         for member in {*family, *_children(process)}:
             _signal(member, signal.SIGKILL)
-        psutil.wait_procs(family, timeout=5)
+        wait_gone(family, 5)
     return True
 
 
-def follow_leash(grace_s: float = GRACE_S) -> None:
-    """In the service: end this process when the command that started it dies before it says "detach"."""
+def wait_gone(processes: Sequence[psutil.Process], limit_s: float) -> bool:
+    """Wait until none of them lives, at most so long; a dead child that nobody waits for is as good as gone."""
+    deadline_s = time.monotonic() + limit_s
+    while any(_lives(one) for one in processes):
+        if time.monotonic() >= deadline_s:
+            return False
+        time.sleep(POLL_S)
+    return True
 
-    def watch() -> None:
-        said = os.read(0, len(DETACH))
-        if said == DETACH:
-            return
-        os.kill(os.getpid(), signal.SIGTERM)
-        threading.Event().wait(grace_s)
-        os.kill(os.getpid(), signal.SIGKILL)
 
-    threading.Thread(target=watch, name="leash", daemon=True).start()
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def environment_of(process_id: ProcessId) -> dict[str, str] | None:
+    """The variables that a living process was started with; None where the system doesn't tell."""
+    process = find(process_id)
+    try:
+        return None if process is None else dict(process.environ())
+    except psutil.Error:
+        return None
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:
@@ -158,4 +184,14 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
         return
 
 
-__all__ = ["GRACE_S", "Started", "find", "follow_leash", "identify", "is_alive", "start", "stop"]
+__all__ = [
+    "GRACE_S",
+    "Started",
+    "environment_of",
+    "find",
+    "identify",
+    "is_alive",
+    "start",
+    "stop",
+    "wait_gone",
+]

@@ -14,7 +14,7 @@ from anychip.recipe.files import read_tree
 from anychip.recipe.interpolate import interpolate_tree
 from anychip.recipe.keys import all_keys
 from anychip.recipe.merge import drop_ignored, drop_nulls, merge, resets
-from anychip.recipe.nodes import Entry, Node, Path, Scalar, Table, dotted, find
+from anychip.recipe.nodes import Entry, Node, Path, Scalar, Table, children, dotted, find
 from anychip.recipe.origins import DEFAULT, Origin
 from anychip.recipe.overrides import environment_tree, sets_tree
 from anychip.recipe.schema import Recipe
@@ -71,6 +71,7 @@ def load(path: str | os.PathLike[str], sets: Sequence[str] = (), env: Mapping[st
     tree, broken = interpolate_tree(drop_ignored(tree), variables, problems)
     reset = dict(resets(tree))
     tree = _with_absolute_paths(drop_nulls(tree))
+    _require_text(tree, (), problems)
     recipe = check(tree, broken, problems)
     if recipe is None or len(problems):
         raise problems.error()
@@ -97,6 +98,18 @@ def _with_absolute_paths(tree: Node) -> Node:
         expanded = os.path.expanduser(text) if text.startswith("~") else os.path.join(folder, text)
         tree = _replace(tree, path, Scalar(os.path.abspath(expanded), found.origin, text, found.is_plain))
     return tree
+
+
+def _require_text(tree: Node, path: Path, problems: Problems) -> None:
+    """Refuse what Python reads of variables, command lines and folders' names in another encoding."""
+    for part, node in children(tree):
+        _require_text(node, (*path, part), problems)
+    if isinstance(tree, Scalar) and isinstance(tree.value, str):
+        try:
+            tree.value.encode()
+        except UnicodeEncodeError:
+            shown = tree.value.encode(errors="backslashreplace").decode()
+            problems.add(tree.origin, dotted(path), f"'{shown}' is not UTF-8. Write or rename it in UTF-8")
 
 
 def _replace(tree: Node, path: Iterable[str | int], node: Node) -> Node:

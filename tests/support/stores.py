@@ -1,0 +1,34 @@
+"""Fixtures for tests that apply quick fake services in this process. Import them into a conftest or a module."""
+
+import psutil
+import pytest
+
+from anychip.deploy import services
+from anychip.deploy.apply import ApplyOptions, apply
+from anychip.deploy.state import Store
+from support.deploying import Recorder, fake_launch
+
+QUICK = ApplyOptions(timeout_s=20)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A home; whatever runs in the end is ended."""
+    found = Store(tmp_path / "home")
+    yield found
+    for name in found.names():
+        services.down(found, name)
+    for child in psutil.Process().children():  # nothing of a test waits for the fake services
+        if child.status() == psutil.STATUS_ZOMBIE:
+            child.wait()
+
+
+@pytest.fixture
+def run(store):
+    """Applies a recipe; the n-th start of a process takes the n-th mode."""
+
+    def apply_it(path, *modes, reporter=None, options=QUICK, **more):
+        launch = fake_launch(*modes, **more)
+        return apply(path, options, store=store, reporter=reporter or Recorder(), launch=launch)
+
+    return apply_it
