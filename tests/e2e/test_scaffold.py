@@ -84,6 +84,7 @@ def test_only_the_sdk_is_there(clean):
     assert str(clean.folder) in places
 
 
+@pytest.mark.slow
 def test_a_new_package_is_whole_and_passes_bringup(clean, package, tmp_path):
     again = scaffold("acme", tmp_path / "again").folder
     files = [path.relative_to(again) for path in again.rglob("*") if path.is_file()]
@@ -100,6 +101,7 @@ def test_a_new_package_is_whole_and_passes_bringup(clean, package, tmp_path):
     assert clean.run("-m", "anychip_sdk.conformance", "verify", str(tmp_path / "out")).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_hook_broken_on_purpose_fails_its_requirement_and_nothing_else(clean, package, tmp_path):
     file, old, new, requirements = BROKEN["an allocation that is not cleared"]
     change(package, file, old, new)

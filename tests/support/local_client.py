@@ -33,7 +33,7 @@ class LocalClient:
         self._pump = None
 
     async def open(self, requests):
-        generation = Generation({request.id: request.params.n for request in requests}, self.abort)
+        generation = Generation({request.id: request.params.n for request in requests}, self.abort, self.core.stop)
         for request in requests:
             self._generations[request.id] = generation
             try:
@@ -86,7 +86,8 @@ class Asker:
         facts = {name: settings.pop(name) for name in ModelFacts.__struct_fields__ if name in settings}
         self.client.model = msgspec.structs.replace(self.core.model, **{"context_length": 100, **facts})
         self.network = network_from(settings)
-        self.app = create_app(ServerSettings(**settings), self.client, self.tokenizer, self.template, self.network)
+        texts = self.tokenizer, self.template, self.template.thinking
+        self.app = create_app(ServerSettings(**settings), self.client, *texts, self.network)
         self.service = self.app.state.service
 
     def ask(self, method, path, **arguments):

@@ -20,6 +20,7 @@ from anychip.plan.plan import Plan
 from anychip.plan.resolve import CheckpointFacts, resolve
 from anychip.recipe import load
 from anychip.recipe.schema import Recipe
+from anychip.text.thinking import TemplateThinking
 from anychip_sdk.backend import Backend, BackendInfo, load_backend
 from anychip_sdk.device import Capabilities, Device, DeviceConfig, DeviceInfo
 from anychip_sdk.fusion import Fusion
@@ -166,9 +167,13 @@ def references(*without: str) -> dict[str, Callable[..., Any]]:
     return {name: op.reference for name, op in CATALOGUE.items() if name not in without}
 
 
-def facts(config: ModelConfig, *, supports_thinking: bool = True, path: str = "/models/m") -> CheckpointFacts:
+#: what Qwen3's template does
+SWITCHED = TemplateThinking("switch", "enable_thinking", True, is_marked=True)
+
+
+def facts(config: ModelConfig, *, thinking: TemplateThinking = SWITCHED, path: str = "/models/m") -> CheckpointFacts:
     format_name = "gguf" if path.endswith(".gguf") else "safetensors"
-    return CheckpointFacts(Path(path), format_name, config, supports_thinking)
+    return CheckpointFacts(Path(path), format_name, config, thinking)
 
 
 def plan_of(recipe: Recipe, config: ModelConfig, backend: Backend, **facts_options: Any) -> Plan:
@@ -194,7 +199,7 @@ class GoldenCase:
     raw_config: Mapping[str, Any]
     backend: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    supports_thinking: bool = True
+    thinking: TemplateThinking = SWITCHED
 
     def said(self) -> Recipe:
         """The recipe as it is shipped."""
@@ -203,7 +208,7 @@ class GoldenCase:
     def plan(self) -> Plan:
         config = config_of(self.raw_config)
         backend = stub_backend(self.backend, **self.options)
-        return plan_of(self.said(), config, backend, path=self.path, supports_thinking=self.supports_thinking)
+        return plan_of(self.said(), config, backend, path=self.path, thinking=self.thinking)
 
     def files(self) -> dict[Path, str]:
         """What `tests/golden/plans` holds for it; nobody measured its device."""
@@ -239,7 +244,7 @@ GOLDEN_CASES = (
         SMOLLM2,
         "cpu",
         {"capacity": 16 * GIB, "free": 12 * GIB, "versions": {"runtime": "2.13.0"}},
-        supports_thinking=False,
+        thinking=TemplateThinking(),
     ),
     GoldenCase("qwen3-cpu", "/data/models/Qwen3-8B", QWEN3_8B, "cpu", {"versions": {"runtime": "2.13.0"}}),
     GoldenCase("qwen3-cpu-int4", "/data/models/Qwen3-8B", QWEN3_8B, "cpu", {"versions": {"runtime": "2.13.0"}}),

@@ -26,7 +26,8 @@ def main() -> int:
         time.sleep(options.get("prepare_s", 0.0))
         if "prepare_error" in options:
             raise CheckpointInvalid(options["prepare_error"])
-        return Served(ServerSettings(**given), StubTokenizer(options.get("pieces", ())), StubTemplate(thinking=True))
+        tokenizer, template = StubTokenizer(options.get("pieces", ())), StubTemplate(thinking=True)
+        return Served(ServerSettings(**given), tokenizer, template, template.thinking)
 
     return serve(
         "127.0.0.1",

@@ -74,6 +74,8 @@ class StubCore:
         self.fail_steps, self.die_at_step = set(fail_steps), die_at_step
         self.steps = 0
         self.aborted = []
+        self.stopped = []
+        self.computed = 0
         self.added = []
         self.running = []
         self.closed = False
@@ -101,6 +103,7 @@ class StubCore:
         if self.steps in self.fail_steps:
             raise ValueError(f"step {self.steps} fails")
         events = [play.next() for play in self.running]
+        self.computed += len(events)
         self.running = [play for play, event in zip(self.running, events, strict=True) if event.finish_reason is None]
         return events
 
@@ -110,6 +113,10 @@ class StubCore:
         if gone:
             self.aborted.append(request_id)
         return [play.event([], "abort") for play in gone]
+
+    def stop(self, request_id, index):
+        self.stopped.append((request_id, index))
+        self.running = [play for play in self.running if (play.request.id, play.index) != (request_id, index)]
 
     def fail_all(self, reason):
         gone, self.running = self.running, []

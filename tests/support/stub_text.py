@@ -5,10 +5,12 @@ from __future__ import annotations
 import codecs
 
 from anychip.text.messages_text import plain_messages
+from anychip.text.thinking import TemplateThinking
 
 EOS = 256
 FIRST_PIECE = 257
 VOCAB = 1024
+THINKS = TemplateThinking("switch", "enable_thinking", True, is_marked=True)
 
 
 class StubDecoder:
@@ -63,13 +65,13 @@ class StubTemplate:
     """
 
     def __init__(self, thinking=False, opens=False):
-        self.supports_thinking = thinking
+        self.thinking = THINKS if thinking else TemplateThinking()
         self.opens = opens
         self.variables = None
 
     def render(self, messages, *, add_generation_prompt=True, **variables):
         self.variables = variables
         text = "".join(f"<{m['role']}>{m['content']}" for m in plain_messages(messages)) + "<assistant>"
-        if self.supports_thinking and variables.get("enable_thinking") is False:
+        if self.thinking.switch and variables.get("enable_thinking") is False:
             return text + "<think>\n\n</think>\n\n"
         return text + ("<think>\n" if self.opens else "")

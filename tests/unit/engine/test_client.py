@@ -90,6 +90,23 @@ def test_leaving_the_iterator_aborts_within_a_step():
     with_client(test, reply=[[65]], endless=True, step_s=0.001)
 
 
+def test_a_choice_whose_text_is_whole_brings_nothing_more_and_its_sibling_goes_on():
+    async def test(client):
+        generation = await client.open([request(n=2)])
+        await generation.next()
+        generation.stop("a", 0)
+        generation.stop("a", 0)
+        indices = [event.index for _ in range(5) for event in await generation.next()]
+        assert set(indices[1:]) == {1}
+        generation.stop("a", 1)
+        assert not generation.is_open
+        stats = await client.stats()
+        assert (stats["running"], stats["aborted"]) == (0, 0)
+        assert await client.open([request()])  # its id is free again
+
+    with_client(test, reply=[[65]], endless=True, step_s=0.001)
+
+
 def test_the_cache_is_flushed_unless_busy():
     async def test(client):
         assert await client.flush_cache() is True

@@ -11,6 +11,7 @@ from anychip.plan.explain import as_json
 from anychip.recipe import load
 from anychip.server.app import create_app
 from anychip.server.settings import ServerSettings
+from anychip.text.thinking import TemplateThinking
 from support.engines import core_of, make_recipe, prepare_on
 from support.local_client import Asker
 from support.plans import GIB, GOLDEN_CASES, plan_of, references, stub_backend, tiny_config
@@ -48,10 +49,10 @@ def test_texts_of_a_vendors_own_class_arrive_as_texts():
     assert told.model.plan["backend"]["device"]["versions"] == {"driver": "5.1.0"}
 
 
-@pytest.mark.parametrize(("thinks", "said"), [(True, "auto"), (False, "off")])
-def test_a_model_without_thinking_is_told_as_one(thinks, said):
+@pytest.mark.parametrize(("kind", "said"), [("switch", "auto"), ("none", "off"), ("always", "on")])
+def test_what_a_model_does_about_thinking_is_told(kind, said):
     recipe = make_recipe("/models/m", backend={"name": "stub"})
-    assert model_facts(plan_of(recipe, tiny_config(), stub_backend(), supports_thinking=thinks)).thinking == said
+    assert model_facts(plan_of(recipe, tiny_config(), stub_backend(), thinking=TemplateThinking(kind))).thinking == said
 
 
 def test_server_info_shows_that_a_refused_fusion_does_not_run(tiny):

@@ -1,5 +1,11 @@
 """Token events as text, choice by choice."""
 
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from anychip.engine.outputs import ChoiceAssembler, Usage
 from anychip.engine.request import TokenEvent
 from anychip.server.reasoning import ReasoningSplitter
@@ -82,6 +88,72 @@ def test_the_grouping_of_tokens_does_not_change_text_or_counts():
     alone = run([[i] for i in range(8)])
     assert alone == ("hm", "yes ", 8, 4)
     assert run([range(8)]) == run([range(3), range(3, 8)]) == alone
+
+
+THOUGHT = ["<think>", "Question: ", "hm", "</thi", "nk>", "\n\n", "42 ", "Quest", "ion: ", "more"]
+
+
+def whole(pieces, groups=None, *, opened=False, split=True, finish="stop", **options):
+    """Reasoning, content, finish reason, stop and tokens of a choice that says the pieces, in those groups."""
+    splitter = ReasoningSplitter(is_opened=opened) if split else None
+    choice = assembler(pieces, splitter=splitter, **options)
+    events = [event(ids(*group)) for group in groups or [[i] for i in range(len(pieces))]]
+    deltas = [choice.push(one) for one in [*events, event([], finish, done=len(pieces) + 1, stop=256)]]
+    ends = [delta for delta in deltas if delta.finish_reason is not None]
+    assert len(ends) == 1
+    reasoning, content = "".join(delta.reasoning for delta in deltas), "".join(delta.text for delta in deltas)
+    return reasoning, content, ends[0].finish_reason, ends[0].stop, ends[0].completion_tokens
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_stop_string_in_the_thinking_ends_nothing_and_in_the_answer_it_does(opened):
+    pieces = THOUGHT[1:] if opened else THOUGHT
+    expected = ("Question: hm", "42 ", "stop", "Question:", 8 if opened else 9)
+    assert whole(pieces, stops=["Question:"], opened=opened) == expected
+    everything = [range(len(pieces))]
+    assert whole(pieces, everything, stops=["Question:"], opened=opened) == expected
+
+
+@pytest.mark.parametrize("stop", ["hm</think>", "</think>", "think>\n\n42", "\n42", "</think>\n\n42 "])
+def test_no_stop_string_reaches_over_the_end_of_the_thinking(stop):
+    reasoning, content, finish, matched, _ = whole(THOUGHT, stops=[stop])
+    assert (reasoning, content, finish, matched) == ("Question: hm", "42 Question: more", "stop", 256)
+
+
+def test_what_only_looked_like_thinking_is_searched_from_its_beginning():
+    assert whole(["<thi", "s> x"], stops=["<this>"])[1:4] == ("", "stop", "<this>")
+    assert whole(["<thi"], stops=["<thi"])[1:4] == ("", "stop", "<thi")
+    assert whole(["  \n"], stops=["\n"])[1:4] == ("  ", "stop", "\n")
+
+
+def test_without_a_splitter_everything_is_the_answer():
+    assert whole(THOUGHT, stops=["Question:"], split=False)[1:4] == ("<think>", "stop", "Question:")
+
+
+def test_thinking_without_an_end_is_not_searched_at_all():
+    assert whole(["<think>", "Question:", "</th"], stops=["Question:", "</th"], finish="length") == (
+        *("Question:</th", "", "length", 256, 4),
+    )
+
+
+@given(
+    st.lists(st.sampled_from(["<think>", "</think>", "\n", "ab", "b", "<", "</th", "ink>", "a"]), max_size=8),
+    st.lists(st.sampled_from(["ab", "b\n", "<", "</think>", "ba"]), min_size=1, max_size=3, unique=True),
+    st.booleans(),
+    st.integers(0, 3),
+    st.lists(st.integers(1, 7), max_size=4, unique=True),
+)
+def test_stop_strings_are_those_of_the_answer_however_tokens_are_grouped(pieces, stops, opened, min_tokens, cuts):
+    marks = [0, *sorted(cut for cut in cuts if cut < len(pieces)), len(pieces)]
+    groups = [range(start, end) for start, end in pairwise(marks)]
+    found = whole(pieces, groups, stops=stops, opened=opened, min_tokens=min_tokens)
+    assert found == whole(pieces, stops=stops, opened=opened, min_tokens=min_tokens)
+    reasoning, content, *_ = found
+    full_reasoning, full_content, *_ = whole(pieces, opened=opened)
+    assert full_reasoning.startswith(reasoning)
+    if min_tokens == 0:
+        at = min((full_content.find(stop) for stop in stops if stop in full_content), default=len(full_content))
+        assert content == full_content[:at] or any(stop in full_content[at:] for stop in stops)
 
 
 def test_usage_counts_a_prompt_once_and_every_choice():

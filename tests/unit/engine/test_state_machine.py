@@ -125,6 +125,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.bench.requests)))
         self.bench.step(between=lambda: self.bench.abort(name))
 
+    @precondition(lambda self: self.bench.requests)
+    @rule(data=st.data())
+    def stop(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.bench.requests)))
+        self.bench.stop(name, data.draw(st.integers(0, 3)))
+
     @rule()
     def flush(self) -> None:
         assert self.bench.scheduler.flush_cache() is not self.bench.scheduler.has_work

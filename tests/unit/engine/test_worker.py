@@ -93,6 +93,23 @@ def test_an_abort_is_handled_between_two_steps():
     assert core.aborted == ["a"]
 
 
+def test_a_completion_that_is_whole_is_computed_no_further_and_answered_by_nothing():
+    core = StubCore([[65]], endless=True)
+    with Pair(core) as pair:
+        pair.send(messages.Submit(request([1], n=2)))
+        pair.next()
+        pair.next()
+        pair.send(messages.Stop("a", 0))
+        while {event.index for event in pair.next().events} != {1}:
+            pass
+        pair.send(messages.Stop("a", 1))
+        pair.send(messages.AskStats(7))
+        while isinstance(answer := pair.next(), messages.Events):
+            pass
+    assert answer.values["running"] == answer.values["aborted"] == 0
+    assert core.stopped == [("a", 0), ("a", 1)]
+
+
 def test_a_failing_step_fails_its_requests_and_the_next_ones_run():
     with Pair(StubCore([[65]], fail_steps=[1])) as pair:
         pair.send(messages.Submit(request([1])))

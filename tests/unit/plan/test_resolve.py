@@ -10,6 +10,7 @@ from anychip.plan.explain import as_json, as_text
 from anychip.plan.make import make_plan
 from anychip.plan.resolve import resolve
 from anychip.recipe import load
+from anychip.text.thinking import TemplateThinking
 from anychip_sdk import ops
 from anychip_sdk.errors import (
     CheckpointInvalid,
@@ -234,11 +235,11 @@ def test_dtype_auto_takes_the_checkpoint_s_if_the_device_has_it(stored, dtype, r
     assert (decision.value, decision.reason) == (dtype, reason)
 
 
-def test_thinking_on_needs_a_template_that_knows_it():
-    error = refusal(PreconditionFailed, facts={"supports_thinking": False}, model={"thinking": "on"})
-    assert error.message == "model.thinking is on, but the chat template of /models/m knows no thinking"
-    assert planned(model={"thinking": "on"}).model.thinking == "on"
-    assert planned(facts={"supports_thinking": False}, model={"thinking": "auto"}).model.thinking == "off"
+def test_thinking_is_what_recipe_and_template_decide():
+    error = refusal(PreconditionFailed, facts={"thinking": TemplateThinking("always")}, model={"thinking": "off"})
+    assert "begins every reply with <think>" in error.message
+    assert planned(model={"thinking": "on"}).model.thinking.value == "on"
+    assert planned(facts={"thinking": TemplateThinking()}, model={"thinking": "auto"}).model.thinking.value == "off"
 
 
 def test_the_served_name_is_the_source_s_last_part_unless_said():

@@ -8,7 +8,7 @@ import torch
 
 import anychip_cpu
 from anychip_cpu import host
-from anychip_cpu.kernels import FLOATS, packed, sampling
+from anychip_cpu.kernels import FLOATS, dense, packed, sampling
 from anychip_cpu.kernels.attention_plan import bucketed
 from anychip_sdk import CATALOGUE, load_backend
 from anychip_sdk.ops import paged_attention, sample
@@ -49,7 +49,10 @@ def preparer(kernel):
         return None
 
     def prepare(name, weight):
-        prepared = anychip_cpu.anychip_prepare_weight(name, weight, kernel.op)
+        if kernel.name == "native" and kernel.op in packed.OPS:  # where the plugin prefers oneDNN's, too
+            prepared = dense.prepare(name, weight)
+        else:
+            prepared = anychip_cpu.anychip_prepare_weight(name, weight, kernel.op)
         return weight if prepared is None else prepared.value
 
     return prepare

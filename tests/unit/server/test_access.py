@@ -152,7 +152,7 @@ def test_a_stream_that_breaks_says_so_in_its_line():
     asker = Asker(core=BreakingCore([[65]], endless=True), context_length=100)
     _, logs = lines_of(asker, "POST", "/v1/completions", json={"prompt": "hi", "max_tokens": 50, "stream": True})
     line = logs[-1]
-    assert (line["status"], line["error"], line["finish"]) == (200, "engine_error", "abort")
+    assert (line["status"], line["error"], line["finish"]) == (200, "engine_error", "error")
 
 
 class BreakingCore(StubCore):

@@ -79,9 +79,51 @@ def test_a_normal_end_aborts_nothing(stream):
     assert asker.core.aborted == []
 
 
-def test_a_stop_string_ends_the_engines_work_too():
+def finished(asker):
+    """The counts of `finished_choices`, by reason."""
+    (family,) = asker.service.metrics.finished.collect()
+    return {one.labels["reason"]: one.value for one in family.samples if one.name.endswith("_total")}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_stop_string_ends_the_engines_work_and_counts_as_stopped(stream, n):
     asker = Asker(["a", "b", "c"], core=StubCore([[257], [258], [259]], endless=True))
-    assert asker.complete(stop="b", max_tokens=50).json()["choices"][0]["text"] == "a"
-    assert len(asker.core.aborted) == 1
+    asker.complete(stop="b", max_tokens=50, n=n, stream=stream)
+    assert len(asker.core.stopped) == n
+    assert asker.core.aborted == []
     assert asker.service.metrics.aborted._value.get() == 0
-    assert asker.core.steps <= 4
+    assert finished(asker) == {"stop": n}
+    assert asker.core.steps <= 3
+
+
+class Uneven(StubCore):
+    """The second choice of a request says what the first does, three tokens later."""
+
+    def add(self, request):
+        super().add(request)
+        for play in self.running:
+            if play.index == 1:
+                play.script = iter([[257]] * 3 + [[258]] * 40)
+
+
+def test_a_choice_ended_by_its_stop_string_stops_computing_while_its_sibling_goes_on():
+    asker = Asker(["a", "b"], core=Uneven([[257], [258]], endless=True))
+    reply = asker.complete(stop="b", max_tokens=50, n=2).json()
+    assert [choice["text"] for choice in reply["choices"]] == ["a", "aaa"]
+    assert reply["usage"]["completion_tokens"] == 2 + 4 == asker.core.computed
+
+
+def test_choices_cut_by_length_and_given_up_are_counted_by_their_reasons():
+    asker = Asker(["a"], core=StubCore([[257]], endless=True, fail_steps=[9]))
+    asker.complete(max_tokens=3, n=2)
+    assert finished(asker) == {"length": 2}
+    assert asker.complete(max_tokens=50).status_code == 500
+    assert finished(asker) == {"length": 2, "error": 1}
+
+
+def test_a_client_that_leaves_has_its_choices_counted_as_aborted():
+    asker = Asker(core=endless(), context_length=10**6)
+    body = {**BODIES["/v1/completions"], "n": 2}
+    asyncio.run(leave(asker, "/v1/completions", body, lambda core, _: core.steps >= 3))
+    assert finished(asker) == {"abort": 2}

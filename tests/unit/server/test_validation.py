@@ -6,9 +6,10 @@ import pytest
 
 from anychip.engine.step_plan import Sampling
 from support.local_client import Asker
-from support.stub_text import VOCAB
+from support.stub_text import VOCAB, StubTemplate
 
 ASKER = Asker()
+KEYS = ("reasoning", "reasoning_content")
 
 
 def refused(reply, param, status=400):
@@ -41,7 +42,8 @@ WRONG = [
     ("stop", ["x"] * 17),
     ("stop", "x" * 1025),
     ("max_tokens", 0),
-    ("max_tokens", -1),
+    ("max_tokens", -2),
+    ("max_tokens", -1.5),
     ("max_tokens", "5"),
     ("max_tokens", 1.5),
     ("min_tokens", -1),
@@ -87,6 +89,10 @@ RIGHT = [
     {"stop": []},
     {"stop": None},
     {"max_tokens": None},
+    {"max_tokens": 5.0, "n": 1.0, "seed": 7.0, "top_k": 3.0, "min_tokens": 2.0, "stop_token_ids": [4.0]},
+    {"temperature": None, "n": None, "stream": None, "logit_bias": {"5": None}, "ignore_eos": None},
+    {"stream": True, "stream_options": {"include_usage": None, "continuous_usage_stats": False}},
+    {"request_id": "mine", "rid": "mine", "guided_json": None, "nobody_knows": None},
     {"max_tokens": 10**30},
     {"logit_bias": {"5": -100, "6": 100}},
     {"logit_bias": {}},
@@ -119,6 +125,11 @@ UNSUPPORTED = [
     ("complete", "suffix", "x"),
     ("complete", "best_of", 3),
     ("complete", "store", 0),
+    ("chat", "include_reasoning", False),
+    ("chat", "guided_json", {"type": "object"}),
+    ("chat", "response_format", {"type": "json_schema", "json_schema": {}}),
+    ("complete", "guided_choice", ["a"]),
+    ("complete", "best_of", True),
 ]
 
 
@@ -130,6 +141,8 @@ def test_parameters_not_offered_are_refused_by_name(endpoint, param, value):
 
 NEUTRAL = [
     ("chat", {"tools": None, "tool_choice": "auto", "functions": [], "modalities": ["text"], "logprobs": False}),
+    ("chat", {"include_reasoning": True, "verbosity": "medium", "priority": 0.0, "best_of": 1.0, "length_penalty": 1}),
+    ("chat", {"response_format": {"type": "text", "json_schema": None}, "guided_choice": [], "vllm_xargs": {}}),
     ("complete", {"echo": False, "suffix": None, "best_of": 1, "logprobs": None}),
 ]
 
@@ -142,12 +155,22 @@ def test_their_neutral_values_pass(endpoint, fields):
 def test_unknown_parameters_are_refused_with_the_nearest_name():
     error = refused(ASKER.chat(temprature=1), "temprature")
     assert "Did you mean temperature?" in error["message"]
-    refused(ASKER.chat(zzz=None), "zzz")
+    refused(ASKER.chat(zzz=0), "zzz")
+    assert "Did you mean" not in refused(ASKER.chat(**{"temperature" * 10: 1}), ("temperature" * 10)[:80])["message"]
 
 
 def test_all_wrong_fields_are_named_at_once():
     message = refused(ASKER.chat(n=0, top_p=3, max_tokens="5"), "n")["message"]
     assert all(name in message for name in ("n:", "top_p:", "max_tokens:"))
+
+
+def test_unknown_and_wrong_fields_of_every_depth_are_named_at_once():
+    message = {"role": "user", "content": "x", "colour": 1, "tool_calls": [{}]}
+    reply = ASKER.post("/v1/chat/completions", {"messages": [message], "temprature": 1, "top_p": 3})
+    error = refused(reply, "messages[0].colour")
+    assert error["code"] == "unknown_parameter"
+    for name in ("messages[0].colour:", "messages[0].tool_calls:", "temprature:", "top_p:"):
+        assert name in error["message"]
 
 
 def test_an_unknown_model_is_not_found_and_the_served_ones_are_listed():
@@ -174,6 +197,65 @@ CONTENT = [
 @pytest.mark.parametrize(("message", "param"), CONTENT)
 def test_malformed_messages_are_refused_with_their_place(message, param):
     refused(ASKER.post("/v1/chat/completions", {"messages": [message]}), param)
+
+
+SENT_BACK = {
+    "role": "assistant",
+    "content": "4",
+    "id": "msg_1",
+    "annotations": [],
+    "refusal": None,
+    "tool_calls": None,
+    "function_call": None,
+    "audio": None,
+    "reasoning": None,
+    "reasoning_content": None,
+    "prefix": False,
+    "name": None,
+    "nobody_knows": None,
+}
+
+
+def test_an_answer_may_be_sent_back_as_clients_keep_it():
+    body = {"messages": [{"role": "user", "content": "2+2"}, SENT_BACK, {"role": "user", "content": "why?"}]}
+    assert ASKER.post("/v1/chat/completions", body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("refusal", "no"),
+        ("tool_calls", [{"id": "1"}]),
+        ("function_call", {"name": "f"}),
+        ("audio", {"id": "a"}),
+        ("tool_call_id", "1"),
+        ("prefix", True),
+        ("cache_control", {"type": "ephemeral"}),
+    ],
+)
+def test_what_a_message_asks_for_in_vain_is_refused_with_its_place(field, value):
+    body = {"messages": [{"role": "user", "content": "2+2"}, {**SENT_BACK, field: value}]}
+    error = refused(ASKER.post("/v1/chat/completions", body), f"messages[1].{field}")
+    assert error["code"] == "unsupported_parameter"
+
+
+class Seen(StubTemplate):
+    def render(self, messages, **variables):
+        self.messages = messages
+        return super().render(messages, **variables)
+
+
+@pytest.mark.parametrize("fields", [{"reasoning": "hm"}, {"reasoning_content": "hm"}, dict.fromkeys(KEYS, "hm")])
+def test_earlier_thinking_reaches_the_template_by_either_name(fields):
+    asker = Asker(template=Seen())
+    earlier = {"role": "assistant", "content": "4", **fields}
+    asker.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "2+2"}, earlier]})
+    assert asker.template.messages[1]["reasoning_content"] == "hm"
+
+
+def test_two_names_of_earlier_thinking_must_agree():
+    message = {"role": "assistant", "content": "4", "reasoning": "a", "reasoning_content": "b"}
+    refused(ASKER.post("/v1/chat/completions", {"messages": [message]}), "messages[0].reasoning")
 
 
 @pytest.mark.parametrize("messages", [[], None, "hi"])
@@ -227,6 +309,19 @@ def test_max_tokens_is_cut_to_the_room_that_is_left(asked, given):
     choice = asker.complete("x" * 90, max_tokens=asked, ignore_eos=True).json()["choices"][0]
     assert asker.core.added[0].params.max_tokens == given
     assert choice["finish_reason"] == "length"
+
+
+def test_minus_one_is_no_limit_of_its_own():
+    asker = Asker()
+    for reply in (
+        asker.complete("x" * 90, max_tokens=-1),
+        asker.complete("x" * 90, max_tokens=-1.0),
+        asker.post("/generate", {"text": "x" * 90, "sampling_params": {"max_new_tokens": -1}}),
+    ):
+        assert reply.status_code == 200
+    assert [request.params.max_tokens for request in asker.core.added] == [10, 10, 10]
+    asker.chat(max_tokens=-1)
+    assert asker.core.added[-1].params.max_tokens == 100 - len("<user>hi<assistant>")
 
 
 def test_the_two_names_of_the_limit_must_agree():

@@ -99,7 +99,6 @@ def test_smollm2_renders_as_transformers_renders_it(reference):
         )
         assert template.render(messages) == theirs
     assert "named SmolLM, trained by Hugging Face" in template.render(USER)
-    assert not template.supports_thinking
 
 
 def test_the_template_of_a_checkpoint_is_found_in_each_place(tmp_path):
@@ -129,11 +128,6 @@ def test_the_template_of_a_checkpoint_is_found_in_each_place(tmp_path):
         found()
     config.write_text("{}")
     assert found() is None
-
-
-def test_thinking_is_recognised_by_its_variable():
-    assert ChatTemplate(CHAT_TEMPLATE, {}).supports_thinking
-    assert not ChatTemplate("{{ messages[0].content }}", {}).supports_thinking
 
 
 def test_a_syntax_error_is_told_when_the_template_is_made():

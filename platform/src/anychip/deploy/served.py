@@ -10,6 +10,7 @@ from anychip.engine.request import namespace_of
 from anychip.recipe import Recipe
 from anychip.server.settings import Served, ServerSettings
 from anychip.text.chat_template import ChatTemplate
+from anychip.text.thinking_probe import thinking_of
 from anychip.text.tokenizer import Tokenizer
 from anychip.weights.checkpoint import open_checkpoint
 from anychip.weights.sources import locate
@@ -26,10 +27,11 @@ def prepare(recipe: Recipe) -> Served:
         settings = ServerSettings(
             namespace=namespace_of(model=str(checkpoint.path), revision=recipe.model.revision or ""),
             sampling_defaults=sampling_defaults(checkpoint.generation_config),
+            unknown_fields=recipe.server.unknown_fields,
             version=anychip.__version__,
             created_s=int(time.time()),
         )
-    return Served(settings, tokenizer, template)
+    return Served(settings, tokenizer, template, thinking_of(template))
 
 
 def sampling_defaults(generation_config: Mapping[str, object]) -> dict[str, float]:

@@ -16,7 +16,7 @@ def summarize(plan: Plan) -> str:
     running = scheduler.max_running_requests
     lines = [
         f"model    {model.path} ({model.format}), {dtype_name(model.dtype.value)}, "
-        f"context {model.context_length.value} tokens, thinking {model.thinking}",
+        f"context {model.context_length.value} tokens, thinking {model.thinking.value}",
         f"backend  {backend.name} {backend.version} ({backend.reason}) on {backend.device.name}, "
         f"{backend.device.product}{emulated}",
         f"memory   weights {gib(memory.weights).strip()}, KV pool {gib(memory.kv_pool).strip()} for "

@@ -100,7 +100,7 @@ class EngineClient:
     async def open(self, requests: Sequence[GenerateRequest]) -> Generation:
         """Submit requests that belong together; returns when all are accepted, raises if one is refused."""
         link = self._ready_link()
-        generation = Generation({request.id: request.params.n for request in requests}, self.abort)
+        generation = Generation({request.id: request.params.n for request in requests}, self.abort, self.stop)
         for request in requests:
             self._generations[request.id] = generation
             link.send(messages.Submit(request))
@@ -121,6 +121,16 @@ class EngineClient:
         """Give a request up; unknown and finished ones are no error."""
         if self._generations.pop(request_id, None) is not None and self._link is not None:
             self._link.send(messages.Abort(request_id))
+
+    def stop(self, request_id: str, index: int) -> None:
+        """One completion's text is whole; the worker computes it no further."""
+        generation = self._generations.get(request_id)
+        if generation is None:
+            return
+        if request_id not in generation.request_ids:
+            del self._generations[request_id]
+        if self._link is not None:
+            self._link.send(messages.Stop(request_id, index))
 
     async def stats(self) -> dict[str, float]:
         reply = await self._call(messages.AskStats)

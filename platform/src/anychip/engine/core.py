@@ -78,6 +78,11 @@ class EngineCore:
         self._drop_idle()
         return events
 
+    def stop(self, request_id: str, index: int) -> None:
+        """End one completion whose text is whole by what only its reader knows."""
+        self._scheduler.stop(request_id, index)
+        self._drop_idle()
+
     def step(self) -> list[TokenEvent]:
         """One forward over all running sequences; what it brought. Another may run when this returns."""
         self._laps.start()

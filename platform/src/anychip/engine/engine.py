@@ -21,6 +21,8 @@ from anychip.plan.plan import Plan
 from anychip.recipe import load as load_recipe
 from anychip.recipe.schema import Recipe
 from anychip.text.chat_template import ChatTemplate
+from anychip.text.thinking import fixed_variables
+from anychip.text.thinking_probe import thinking_of
 from anychip.text.tokenizer import Tokenizer
 from anychip.weights.checkpoint import open_checkpoint
 from anychip_sdk.errors import RequestInvalid
@@ -50,6 +52,7 @@ class Engine:
         self.tokenizer = tokenizer
         self.template = template
         self._ids = itertools.count()
+        self._variables = fixed_variables(core.plan.model.thinking.value, thinking_of(template))
 
     @classmethod
     def from_recipe(cls, recipe: str | os.PathLike[str] | Recipe, sets: Sequence[str] = ()) -> Engine:
@@ -125,8 +128,7 @@ class Engine:
         if self.template is None:
             message = f"{self.plan.model.path} has no chat template: give a text or token ids instead of messages"
             raise RequestInvalid(message, param="prompt")
-        thinking = {} if self.plan.model.thinking == "auto" else {"enable_thinking": self.plan.model.thinking == "on"}
-        text = self.template.render(prompt, **thinking)  # type: ignore[arg-type]
+        text = self.template.render(prompt, **self._variables)  # type: ignore[arg-type]
         return self.tokenizer.encode(text, add_special=False)
 
     def _collect(self, requests: Sequence[GenerateRequest], stop: Sequence[str]) -> Iterator[Completion]:
@@ -161,8 +163,8 @@ class Engine:
                     event.cached_tokens,
                     delta.completion_tokens,
                 )
-                if not any(request == event.request_id for request, _ in unfinished):
-                    self._core.abort(event.request_id)  # a stop string ended it before the engine did
+                if event.finish_reason is None:  # a stop string ended it, of which the core knows nothing
+                    self._core.stop(*key)
 
 
 class _Choice:

@@ -18,12 +18,19 @@ class Generation:
     Args:
         choices: for each request id, how many completions it makes.
         on_abort: told the id of each request that is given up before its end.
+        on_stop: told the id and index of each choice that its reader ended, by a stop string.
     """
 
-    def __init__(self, choices: Mapping[str, int], on_abort: Callable[[str], None]) -> None:
-        self._open = dict(choices)
+    def __init__(
+        self,
+        choices: Mapping[str, int],
+        on_abort: Callable[[str], None],
+        on_stop: Callable[[str, int], None],
+    ) -> None:
+        self._open = {request_id: set(range(count)) for request_id, count in choices.items()}
         self._unanswered = set(choices)
         self._on_abort = on_abort
+        self._on_stop = on_stop
         self._pending: list[TokenEvent] = []
         self._error: AnychipError | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -41,14 +48,12 @@ class Generation:
         self._wake()
 
     def deliver(self, event: TokenEvent) -> None:
-        """Take an event; the last one of a request closes it."""
+        """Take an event; the last one of a request closes it. What comes after a choice's end is nobody's."""
+        if event.index not in self._open.get(event.request_id, ()):
+            return
         self._pending.append(event)
         if event.finish_reason is not None:
-            left = self._open.get(event.request_id, 1) - 1
-            if left:
-                self._open[event.request_id] = left
-            else:
-                self._open.pop(event.request_id, None)
+            self._close(event.request_id, event.index)
         self._wake()
 
     def fail(self, error: AnychipError, request_id: str | None = None) -> None:
@@ -93,6 +98,18 @@ class Generation:
             self._unanswered.discard(given_up)
             if self._open.pop(given_up, None) is not None:
                 self._on_abort(given_up)
+
+    def stop(self, request_id: str, index: int) -> None:
+        """End one choice, whose text is whole; does nothing where it has ended."""
+        if index in self._open.get(request_id, ()):
+            self._close(request_id, index)
+            self._on_stop(request_id, index)
+
+    def _close(self, request_id: str, index: int) -> None:
+        left = self._open[request_id]
+        left.discard(index)
+        if not left:
+            del self._open[request_id]
 
     async def _wait(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()

@@ -25,6 +25,13 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
     request_id: str
 
 
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """One completion is whole: its text reached a stop string, of which the worker knows nothing."""
+
+    request_id: str
+    index: int
+
+
 class Flush(msgspec.Struct, frozen=True, tag=True):
     """Empty the prefix cache; answered by Flushed with the same call."""
 
@@ -106,7 +113,7 @@ class Stats(msgspec.Struct, frozen=True, tag=True):
     values: dict[str, float]
 
 
-ToWorker = Union[Submit, Abort, Flush, AskStats, Shutdown]
+ToWorker = Union[Submit, Abort, Stop, Flush, AskStats, Shutdown]
 FromWorker = Union[Progress, Ready, Failed, Accepted, Refused, Events, Flushed, Stats]
 
 encode = msgspec.msgpack.Encoder().encode
@@ -128,6 +135,7 @@ __all__ = [
     "Refused",
     "Shutdown",
     "Stats",
+    "Stop",
     "Submit",
     "ThinkingPolicy",
     "ToWorker",

@@ -16,7 +16,7 @@ def model_facts(plan: Plan) -> ModelFacts:
         path=str(plan.model.path),
         context_length=plan.model.context_length.value,
         vocab_size=plan.model.config.vocab_size,
-        thinking=plan.model.thinking,
+        thinking=plan.model.thinking.value,
         emulated=plan.backend.emulated,
         warnings=plan.warnings,
         # what a backend gives as texts may be of a class of its own, as torch's version is: a message takes plain ones

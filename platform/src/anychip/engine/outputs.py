@@ -2,9 +2,9 @@
 
 Knows decoding, stop strings and counting; knows no HTTP and no process.
 
-Text goes through three stages: the decoder holds back incomplete characters, the stop matcher holds back what may
-become a stop string, the splitter (if any) tells thinking from the answer. The result does not depend on how tokens
-were grouped into events.
+Text goes through three stages: the decoder holds back incomplete characters, the splitter (if any) tells thinking from
+the answer, the stop matcher holds back what may become a stop string of the answer. Thinking is never searched for stop
+strings, and none reaches over its end. The result does not depend on how tokens were grouped into events.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class ChoiceAssembler:
 
     Args:
         decoder: a fresh one.
-        stops: stop strings; none of them empty.
-        splitter: a fresh one, or None to leave the text as it is.
-        min_tokens: a stop string counts only in text after so many tokens.
+        stops: stop strings, which end the answer; none of them empty.
+        splitter: a fresh one, or None where all text is the answer.
+        min_tokens: a stop string counts only in what can be shown after so many tokens.
     """
 
     def __init__(
@@ -102,32 +102,31 @@ class ChoiceAssembler:
         return self._take(text) if text else Split("", "")
 
     def _take(self, text: str) -> Split:
-        """Text of one or more whole characters, through the matcher and the splitter."""
+        """Text of one or more whole characters, through the splitter and the matcher."""
+        if self._splitter is None:
+            return Split("", self._search(text))
+        split = self._splitter.push(text)
+        return Split(split.reasoning, self._search(split.content))
+
+    def _search(self, content: str) -> str:
+        """What of the answer may be shown; a stop string in it ends the choice."""
         if self._tokens <= self._min_tokens:
-            return self._split(text)
-        match = self._matcher.push(text)
-        if match.stop is None:
-            return self._split(match.text)
-        self._finished, self._stop = "stop", match.stop
-        return self._split(match.text, is_last=True)
+            return content
+        match = self._matcher.push(content)
+        if match.stop is not None:
+            self._finished, self._stop = "stop", match.stop
+        return match.text
 
     def _finish(self, event: TokenEvent) -> Split:
-        before = self._take(self._decoder.flush())
-        if self.is_finished:  # the flushed text completed a stop string
-            return before
-        self._finished, self._stop = event.finish_reason, event.stop_token_id
-        self._tokens = event.completion_tokens or self._tokens
-        after = self._split(self._matcher.flush(), is_last=True)
-        return Split(before.reasoning + after.reasoning, before.content + after.content)
-
-    def _split(self, text: str, *, is_last: bool = False) -> Split:
-        if self._splitter is None:
-            return Split("", text)
-        first = self._splitter.push(text) if text else Split("", "")
-        if not is_last:
-            return first
-        rest = self._splitter.finish()
-        return Split(first.reasoning + rest.reasoning, first.content + rest.content)
+        text = self._decoder.flush()
+        before = self._take(text) if text else Split("", "")
+        held = Split("", "") if self._splitter is None or self.is_finished else self._splitter.finish()
+        content = before.content + self._search(held.content)
+        if not self.is_finished:  # otherwise what came last completed a stop string
+            self._finished, self._stop = event.finish_reason, event.stop_token_id
+            self._tokens = event.completion_tokens or self._tokens
+            content += self._matcher.flush()
+        return Split(before.reasoning + held.reasoning, content)
 
     def _delta(self, choice: int, text: str, reasoning: str, finish: FinishReason | None) -> TextDelta:
         return TextDelta(choice, text, reasoning, finish, self._stop, self._tokens, self._reasoning_tokens)

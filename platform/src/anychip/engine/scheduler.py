@@ -89,6 +89,15 @@ class Scheduler:
             self._counters.aborted += 1
         return [self._end(sequence, "abort").event([]) for sequence in list(sequences)]
 
+    def stop(self, request_id: str, index: int) -> None:
+        """End one completion as "stop", because a stop string is in its text; it is cached like any other.
+
+        Its siblings go on. One that is unknown, ended already, or has said nothing yet stays as it is.
+        """
+        for sequence in list(self._unfinished.get(request_id, [])):
+            if sequence.index == index and sequence.output_count:
+                self._end(sequence, "stop")
+
     def fail_all(self, reason: str) -> list[TokenEvent]:
         """End every request with an error, and cache nothing of what was being computed."""
         self._in_flight.clear()

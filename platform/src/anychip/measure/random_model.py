@@ -18,6 +18,7 @@ from anychip.models.registry import config_of
 from anychip.plan.plan import Plan
 from anychip.plan.resolve import CheckpointFacts, resolve
 from anychip.recipe.schema import Recipe
+from anychip.text.thinking import NO_THINKING
 from anychip_sdk.backend import Backend
 from anychip_sdk.device import Device, DeviceInfo
 from anychip_sdk.hooks import CompileContext
@@ -27,7 +28,7 @@ VARIED = 1 << 16  #: random numbers of a weight, repeated
 
 def plan_random(raw: Mapping[str, object], recipe: Mapping[str, object], backend: Backend, device: DeviceInfo) -> Plan:
     """The plan of a checkpoint that only its config stands for."""
-    facts = CheckpointFacts(Path("random"), "random", config_of(raw), supports_thinking=False)
+    facts = CheckpointFacts(Path("random"), "random", config_of(raw), NO_THINKING)
     sections = {"version": 1, "name": "random", **recipe}
     return resolve(Recipe.model_validate(sections), facts, backend, device, "given by the caller")
 

@@ -10,9 +10,9 @@ from anychip.plan.certificate import find_certificate
 from anychip.plan.plan import HeldCertificate, Plan
 from anychip.plan.resolve import CheckpointFacts, resolve
 from anychip.recipe.schema import Recipe
+from anychip.text.thinking_probe import checkpoint_thinking
 from anychip.weights.checkpoint import Checkpoint, open_checkpoint
 from anychip.weights.sources import locate
-from anychip.weights.template import mentions_thinking, template_source
 from anychip_sdk.backend import Backend
 from anychip_sdk.device import DeviceInfo
 from anychip_sdk.errors import AnychipError, PreconditionFailed
@@ -98,7 +98,7 @@ def facts_of(checkpoint: Checkpoint) -> CheckpointFacts:
         checkpoint.path,
         checkpoint.format,
         checkpoint.config,
-        mentions_thinking(template_source(checkpoint)),
+        checkpoint_thinking(checkpoint),
         checkpoint.notes,
         {name: info.storage for name, info in checkpoint.tensors.items()},
     )

@@ -68,7 +68,7 @@ class ModelPlan:
     dtype: Decision[torch.dtype]
     context_length: Decision[int]
     served_name: str
-    thinking: Literal["off", "on", "auto"]
+    thinking: Decision[Literal["off", "on", "auto"]]
     notes: tuple[str, ...] = ()
     quantization: Decision[str] = Decision("none", "weights are held in dtype")
 

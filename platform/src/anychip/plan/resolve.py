@@ -23,8 +23,10 @@ from anychip.plan.memory import MAX_RUNNING, budget, needs
 from anychip.plan.ops import bind_engine_ops, op_table
 from anychip.plan.plan import BackendPlan, Decision, HeldCertificate, ModelPlan, Plan, SchedulerPlan, VerificationPlan
 from anychip.plan.requires import check_requires
+from anychip.plan.thinking import decide_thinking
 from anychip.recipe.errors import did_you_mean
 from anychip.recipe.schema import Recipe
+from anychip.text.thinking import TemplateThinking
 from anychip.weights.load import Shard
 from anychip.weights.schemes import Scheme, choose
 from anychip_sdk.backend import Backend
@@ -47,7 +49,7 @@ class CheckpointFacts:
     path: Path
     format: str
     config: ModelConfig
-    supports_thinking: bool
+    thinking: TemplateThinking
     notes: tuple[str, ...] = ()
     storages: Mapping[str, str] = field(default_factory=dict)  #: tensor -> how the file holds it: BF16, Q4_1 ...
 
@@ -226,9 +228,6 @@ def wanted_policies(recipe: Recipe, backend: Backend) -> tuple[str, ...]:
 
 
 def _model_plan(recipe: Recipe, checkpoint: CheckpointFacts, device: DeviceInfo) -> ModelPlan:
-    if recipe.model.thinking == "on" and not checkpoint.supports_thinking:
-        message = f"model.thinking is on, but the chat template of {checkpoint.path} knows no thinking"
-        raise PreconditionFailed(message, hint="set model.thinking to off or auto")
     name = recipe.server.served_name or checkpoint.path.name
     return ModelPlan(
         recipe.model.source,
@@ -238,7 +237,7 @@ def _model_plan(recipe: Recipe, checkpoint: CheckpointFacts, device: DeviceInfo)
         _model_dtype(recipe, checkpoint.config, device),
         _context_length(recipe, checkpoint.config),
         name,
-        recipe.model.thinking if checkpoint.supports_thinking else "off",
+        decide_thinking(recipe.model.thinking, checkpoint.thinking, checkpoint.path),
         checkpoint.notes,
     )
 

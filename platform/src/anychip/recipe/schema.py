@@ -285,6 +285,14 @@ class ServerSection(Section):
     tls: Annotated[
         TlsSection | None, Field(description="The certificate that the service shows. null: plain HTTP.")
     ] = None
+    unknown_fields: Annotated[
+        Literal["strict", "lenient"],
+        Field(
+            description="What becomes of fields of a request that nobody knows. strict: it is refused, with their "
+            "names. lenient: they are ignored, named in the reply's X-Ignored-Fields header and counted in /metrics. "
+            "Fields that would change the answer and aren't offered are refused by both."
+        ),
+    ] = "strict"
     max_queued_requests: Annotated[
         int, Unit("requests"), Field(ge=0, description="The most requests that wait; further ones get 429.")
     ] = 512

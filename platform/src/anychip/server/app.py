@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from anychip.server import info
+from anychip.server.endpoints import ENDPOINTS
 from anychip.server.errors import HANDLERS
 from anychip.server.http_counts import HttpCounts
-from anychip.server.native import generate
 from anychip.server.network import Network
-from anychip.server.openai.chat import chat_completions
-from anychip.server.openai.completions import completions
+from anychip.server.openapi import write_document
 from anychip.server.service import Service
 from anychip.server.settings import EngineAccess, PromptTemplate, ServerSettings, TextTokenizer
+from anychip.server.unknown import naming_ignored
+from anychip.text.thinking import NO_THINKING, TemplateThinking
 
-ROUTES = (
-    Route("/v1/chat/completions", chat_completions, methods=["POST"]),
-    Route("/v1/completions", completions, methods=["POST"]),
-    Route("/generate", generate, methods=["POST"]),
-    Route("/v1/models", info.models, methods=["GET"]),
-    Route("/v1/models/{name:path}", info.model, methods=["GET"]),
-    Route("/health", info.health, methods=["GET"]),
-    Route("/ready", info.health, methods=["GET"]),
-    Route("/metrics", info.metrics, methods=["GET"]),
-    Route("/server_info", info.server_info, methods=["GET"]),
-    Route("/tokenize", info.tokenize, methods=["POST"]),
-    Route("/detokenize", info.detokenize, methods=["POST"]),
-    Route("/flush_cache", info.flush_cache, methods=["POST"]),
-)
+ROUTES = tuple(Route(one.path, naming_ignored(one.handle), methods=[one.method]) for one in ENDPOINTS)
 
 
 def create_app(
@@ -36,14 +25,21 @@ def create_app(
     engine: EngineAccess,
     tokenizer: TextTokenizer,
     template: PromptTemplate | None = None,
+    thinking: TemplateThinking = NO_THINKING,
     network: Network | None = None,
 ) -> Starlette:
     """The application; its Service is `app.state.service`."""
-    service = Service(settings, engine, tokenizer, template)
+    service = Service(settings, engine, tokenizer, template, thinking)
     layers = (network or Network()).layers(HttpCounts(service, frozenset(route.path for route in ROUTES)))
     app = Starlette(routes=list(ROUTES), exception_handlers=dict(HANDLERS), middleware=layers)
     app.state.service = service
+    app.state.document = cache(lambda: _document(settings))
     return app
+
+
+def _document(settings: ServerSettings) -> dict[str, object]:
+    """Written when somebody asks for it first."""
+    return write_document(ENDPOINTS, version=settings.version, is_lenient=settings.unknown_fields == "lenient")
 
 
 __all__ = ["ROUTES", "create_app"]

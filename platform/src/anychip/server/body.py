@@ -1,34 +1,18 @@
 """Read a request's JSON body into a model, or say by name what is wrong with it.
 
-Knows JSON and pydantic; knows no endpoint.
-
-A null is the same as an absent field. Fields that this version doesn't offer are listed by each model: their neutral
-values pass, anything else is refused by name, never ignored.
+Knows JSON and pydantic; knows no endpoint. Which fields count at all, `fields` says.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails, from_json
 from starlette.requests import Request
 
+from anychip.server.fields import Body, FieldSorter, Problem
 from anychip_sdk.errors import RequestInvalid
-
-
-class Body(BaseModel):
-    """Base of all request bodies: exact types, no unknown names."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
-
-    #: names with no effect on the output
-    ignored: ClassVar[frozenset[str]] = frozenset()
-    #: names not offered yet, with the values that ask for nothing
-    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {}
-
 
 B = TypeVar("B", bound=Body)
 
@@ -39,10 +23,13 @@ async def read_body(request: Request, model: type[B], limit_bytes: int) -> B:
     if media_type != "application/json":  # browsers send anything else across origins without asking
         said = f"content type {media_type[:80]!r}" if media_type else "no Content-Type"
         raise RequestInvalid(f"{said}: send application/json", code="unsupported_media_type", status=415)
-    return parse_body(await _read_bytes(request, limit_bytes), model)
+    sorter = FieldSorter(is_lenient=request.app.state.service.settings.unknown_fields == "lenient")
+    body = parse_body(await _read_bytes(request, limit_bytes), model, sorter)
+    request.state.unknown_fields = sorter.unknown
+    return body
 
 
-def parse_body(data: bytes, model: type[B]) -> B:
+def parse_body(data: bytes, model: type[B], sorter: FieldSorter) -> B:
     """JSON text as a `model`; raises RequestInvalid that names all wrong fields."""
     try:
         value = from_json(data, allow_inf_nan=False)
@@ -50,15 +37,14 @@ def parse_body(data: bytes, model: type[B]) -> B:
         raise RequestInvalid(f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(value, dict):
         raise RequestInvalid(f"the body must be a JSON object, not {_json_type(value)}")
-    return parse_object(value, model)
-
-
-def parse_object(value: dict[str, object], model: type[B], path: str = "") -> B:
-    """A decoded object as a `model`; `path` is where it lies in the body."""
+    kept = sorter.sort(value, model)
     try:
-        return model.model_validate(_offered(value, model, path))
+        body = model.model_validate(kept)
     except ValidationError as error:
-        raise _invalid(error.errors(include_url=False), path) from None
+        raise _refusal([*sorter.problems, *map(_problem, error.errors(include_url=False))]) from None
+    if sorter.problems:
+        raise _refusal(sorter.problems)
+    return body
 
 
 async def _read_bytes(request: Request, limit_bytes: int) -> bytes:
@@ -75,45 +61,20 @@ async def _read_bytes(request: Request, limit_bytes: int) -> bytes:
     return b"".join(chunks)
 
 
-def _offered(value: dict[str, object], model: type[Body], path: str) -> dict[str, object]:
-    """The fields that the model has; raises for names that are unknown or not offered."""
-    offered = {}
-    for name, given in value.items():
-        if name in model.model_fields:
-            if given is not None:
-                offered[name] = given
-        elif name in model.unsupported:
-            if not _is_neutral(given, model.unsupported[name]):
-                message = f"{path}{name}: not supported by this version; leave it out"
-                raise RequestInvalid(message, param=path + name, code="unsupported_parameter")
-        elif name not in model.ignored:
-            message = path + _unknown(name, model)
-            raise RequestInvalid(message, param=path + name[:80], code="unknown_parameter")
-    return offered
-
-
-def _is_neutral(given: object, neutral: tuple[object, ...]) -> bool:
-    return given is None or any(type(given) is type(value) and given == value for value in neutral)
-
-
-def _unknown(name: str, model: type[Body]) -> str:
-    known = [*model.model_fields, *model.ignored, *model.unsupported]
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"{name[:80]}: unknown parameter" + (f". Did you mean {near[0]}?" if near else "")
-
-
-def _invalid(errors: list[ErrorDetails], path: str) -> RequestInvalid:
+def _refusal(problems: list[Problem]) -> RequestInvalid:
     """All problems in one error; the first one's field is the param."""
-    problems = []
-    for detail in errors:
-        given = detail["input"]
-        shown = "" if isinstance(given, (dict, list)) or len(repr(given)) > 60 else f", got {given!r}"
-        if detail["type"] == "missing":
-            shown = ""
-        where = path + path_of(detail["loc"])
-        said = detail["msg"].removeprefix("Value error, ")
-        problems.append(f"{where}: {said}{shown}" if where else said)
-    return RequestInvalid("; ".join(problems), param=path + path_of(errors[0]["loc"]) or None)
+    said = "; ".join(problem.message for problem in problems)
+    return RequestInvalid(said, param=problems[0].path or None, code=problems[0].code)
+
+
+def _problem(detail: ErrorDetails) -> Problem:
+    given = detail["input"]
+    shown = "" if isinstance(given, (dict, list)) or len(repr(given)) > 60 else f", got {given!r}"
+    if detail["type"] == "missing":
+        shown = ""
+    where = path_of(detail["loc"])
+    said = detail["msg"].removeprefix("Value error, ")
+    return Problem(where, f"{where}: {said}{shown}" if where else said)
 
 
 def path_of(location: tuple[int | str, ...]) -> str:
@@ -129,4 +90,4 @@ def _json_type(value: object) -> str:
     return names.get(type(value), "a number")
 
 
-__all__ = ["Body", "parse_body", "parse_object", "path_of", "read_body"]
+__all__ = ["parse_body", "path_of", "read_body"]

@@ -58,6 +58,7 @@ class Run:
         self._arrival_s = self._last_s = arrival_s
         self._had_tokens = False
         self._is_closed = False
+        self._failure: FinishReason = "abort"  # of choices that have not ended when the job does
         self._open_choices: dict[str, int] = {}  # by request
         self._choices: dict[tuple[str, int], tuple[int, ChoiceAssembler]] = {}
         for prompt_index, prompt in enumerate(job.prompts):
@@ -88,6 +89,9 @@ class Run:
                     break
                 if shown := self._take(events):
                     yield shown
+        except AnychipError:
+            self._failure = "error"
+            raise
         finally:
             self.close()
 
@@ -115,9 +119,10 @@ class Run:
         if self._is_closed:
             return
         self._is_closed = True
-        if any(self._open_choices.values()):
+        if unfinished := sum(self._open_choices.values()):
+            self._metrics.finished.labels(self._failure).inc(unfinished)
             self._metrics.aborted.inc(len(self._generation.request_ids))
-            self._finishes["abort"] = None
+            self._finishes[self._failure] = None
         self._generation.abort()
         self._metrics.e2e_s.observe(time.monotonic() - self._arrival_s)
         self._metrics.prompt_tokens.inc(self.usage.prompt_tokens)
@@ -147,15 +152,16 @@ class Run:
             self._usages[number].add(event, delta)
             if delta.finish_reason is not None:
                 self._finishes[delta.finish_reason] = None
-                self._end_choice(event.request_id)
+                self._end_choice(event, delta.finish_reason)
             if delta.text or delta.reasoning or delta.finish_reason is not None:
                 shown.append(delta)
         return shown
 
-    def _end_choice(self, request_id: str) -> None:
-        self._open_choices[request_id] -= 1
-        if not self._open_choices[request_id]:  # where stop strings ended it, the engine doesn't know yet
-            self._generation.abort(request_id)
+    def _end_choice(self, event: TokenEvent, reason: FinishReason) -> None:
+        self._open_choices[event.request_id] -= 1
+        self._metrics.finished.labels(reason).inc()
+        if event.finish_reason is None:  # a stop string ended it, which the engine doesn't know
+            self._generation.stop(event.request_id, event.index)
 
     def _observe(self, events: list[TokenEvent]) -> None:
         tokens = sum(len(event.token_ids) for event in events)

@@ -6,6 +6,8 @@ Knows no wire format of answers.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import ClassVar
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import Field
@@ -13,8 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from anychip.engine.messages import Progress
-from anychip.server.body import Body, read_body
+from anychip.server.body import read_body
 from anychip.server.errors import json_response
+from anychip.server.fields import Body
+from anychip.server.openai.not_offered import IGNORED, OFF
 from anychip.server.params import checked_ids
 from anychip.server.record import current
 from anychip.server.service import Service, run_off_loop
@@ -113,9 +117,14 @@ async def _engine_stats(service: Service) -> dict[str, float]:
 
 
 class TokenizeBody(Body):
+    """A text to be made tokens."""
+
     prompt: str
-    model: str | None = None
-    add_special_tokens: bool = True
+    model: str | None = Field(default=None, description="A name of the served model.")
+    add_special_tokens: bool = Field(default=True, description="Put what begins a text in front, where there is one.")
+
+    ignored: ClassVar[frozenset[str]] = IGNORED
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {"return_token_strs": OFF}
 
 
 async def tokenize(request: Request) -> Response:
@@ -127,9 +136,13 @@ async def tokenize(request: Request) -> Response:
 
 
 class DetokenizeBody(Body):
+    """Tokens to be made a text."""
+
     tokens: list[int] = Field(max_length=1_000_000)
-    model: str | None = None
-    skip_special_tokens: bool = True
+    model: str | None = Field(default=None, description="A name of the served model.")
+    skip_special_tokens: bool = Field(default=True, description="Special tokens don't appear in the text.")
+
+    ignored: ClassVar[frozenset[str]] = IGNORED
 
 
 async def detokenize(request: Request) -> Response:

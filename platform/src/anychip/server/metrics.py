@@ -60,6 +60,8 @@ class Metrics:
         self.cached_tokens = self._counter("cached_tokens", "Prompt tokens found in the prefix cache")
         self.requests = self._counter("num_requests", "Requests accepted by the engine")
         self.aborted = self._counter("num_aborted_requests", "Requests given up before their end")
+        self.finished = self._counter("finished_choices", "Choices that ended, by how", ("reason",))
+        self.ignored_fields = self._counter("ignored_fields", "Unknown fields that were ignored", ("endpoint",))
         self.http_requests = self._counter("http_requests", "HTTP requests", ("endpoint", "method"))
         self.http_responses = self._counter("http_responses", "HTTP responses", ("endpoint", "status_code"))
         self.ttft_s = self._histogram("time_to_first_token_seconds", "From arrival to the first token", SECONDS)

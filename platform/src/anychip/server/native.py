@@ -6,14 +6,17 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, ClassVar
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from anychip.server.body import Body, parse_object, read_body
+from anychip.server.body import read_body
 from anychip.server.errors import json_response
+from anychip.server.fields import Body
 from anychip.server.generation import Job, Prompt, Run
-from anychip.server.openai.protocol import OFF, SamplingBody, as_prompts
+from anychip.server.openai.not_offered import GUIDED, NONE, OFF, ON
+from anychip.server.openai.protocol import SamplingBody
+from anychip.server.openai.values import PROMPT_SCHEMA, MaxTokens, as_prompts, token_limit
 from anychip.server.params import sampling_params
 from anychip.server.service import Service, new_id
 from anychip.server.streaming import DONE, EventStream, frame, until_gone
@@ -23,17 +26,18 @@ DEFAULT_MAX_NEW_TOKENS = 128
 
 
 class NativeSampling(SamplingBody):
-    max_new_tokens: int | None = Field(default=None, ge=1)
+    """How tokens are chosen and when to stop."""
+
+    max_new_tokens: MaxTokens | None = Field(
+        default=None, description="The most tokens of an answer; -1: as many as the context has room for."
+    )
 
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
-        "json_schema": (),
-        "regex": (),
-        "ebnf": (),
-        "structural_tag": (),
-        "stop_regex": ([],),
+        **GUIDED,
+        "stop_regex": NONE,
         "no_stop_trim": OFF,
-        "spaces_between_special_tokens": (True,),
-        "custom_params": (),
+        "spaces_between_special_tokens": ON,
+        "custom_params": ({},),
         "stream_interval": (1,),
     }
 
@@ -44,13 +48,18 @@ def _checked(value: object) -> object:
     return value
 
 
+Prompts = Annotated[object, BeforeValidator(_checked), WithJsonSchema(PROMPT_SCHEMA)]
+
+
 class GenerateBody(Body):
-    text: Annotated[object, BeforeValidator(_checked)] = None
-    input_ids: Annotated[object, BeforeValidator(_checked)] = None
-    sampling_params: dict[str, object] = Field(default_factory=dict)
-    stream: bool = False
-    rid: str | None = Field(default=None, max_length=200)
-    model: str | None = None
+    """A text or tokens to be continued."""
+
+    text: Prompts = Field(default=None, description="The prompt; this or input_ids.")
+    input_ids: Prompts = Field(default=None, description="The prompt as token ids.")
+    sampling_params: NativeSampling = Field(default_factory=NativeSampling)
+    stream: bool = Field(default=False, description="Send server-sent events, each with the whole text so far.")
+    rid: str | None = Field(default=None, max_length=200, description="The id in the reply.")
+    model: str | None = Field(default=None, description="A name of the served model.")
 
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
         "return_logprob": OFF,
@@ -60,9 +69,9 @@ class GenerateBody(Body):
         "return_text_in_logprobs": OFF,
         "return_hidden_states": OFF,
         "return_routed_experts": OFF,
-        "image_data": ([],),
-        "video_data": ([],),
-        "audio_data": ([],),
+        "image_data": NONE,
+        "video_data": NONE,
+        "audio_data": NONE,
         "input_embeds": (),
         "lora_path": (),
         "session_params": (),
@@ -89,8 +98,8 @@ async def generate(request: Request) -> Response:
 
 
 async def _job(service: Service, body: GenerateBody) -> Job:
-    sampling = parse_object(body.sampling_params, NativeSampling, "sampling_params.")
-    max_tokens = DEFAULT_MAX_NEW_TOKENS if sampling.max_new_tokens is None else sampling.max_new_tokens
+    sampling = body.sampling_params
+    max_tokens = token_limit(sampling.max_new_tokens, DEFAULT_MAX_NEW_TOKENS)
     param, given = ("text", body.text) if body.input_ids is None else ("input_ids", body.input_ids)
     defaults = service.settings.sampling_defaults
     prompts = []

@@ -15,10 +15,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from anychip.server.access import REQUEST_ID_HEADER
 from anychip.server.errors import error_response
+from anychip.server.unknown import HEADER as IGNORED_FIELDS_HEADER
 from anychip_sdk.errors import RequestInvalid
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-EXPOSED = (REQUEST_ID_HEADER, "Retry-After")
+EXPOSED = (REQUEST_ID_HEADER, "Retry-After", IGNORED_FIELDS_HEADER)
 PREFLIGHT_S = 600
 
 

@@ -11,9 +11,7 @@ Rules, the same for streams and whole replies:
 from __future__ import annotations
 
 from anychip.engine.outputs import Split
-
-OPEN = "<think>"
-CLOSE = "</think>"
+from anychip.text.thinking import CLOSE, OPEN
 
 
 class ReasoningSplitter:
@@ -88,4 +86,4 @@ def _partial_closing(text: str) -> int:
     return 0
 
 
-__all__ = ["CLOSE", "OPEN", "ReasoningSplitter"]
+__all__ = ["ReasoningSplitter"]

@@ -83,7 +83,9 @@ class _Process:
         except BaseException:
             self._close()
             raise
-        app = create_app(served.settings, self._client, served.tokenizer, served.template, self._network)
+        app = create_app(
+            served.settings, self._client, served.tokenizer, served.template, served.thinking, self._network
+        )
         self._drain.begin_service(app.state.service, served.settings.drain_s)
         self._lobby.app = app
         assert self._client.fatal is not None

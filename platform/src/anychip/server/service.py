@@ -12,6 +12,7 @@ from anychip.server.generation import Job, Run, start
 from anychip.server.metrics import Metrics
 from anychip.server.params import checked_ids
 from anychip.server.settings import EngineAccess, PromptTemplate, ServerSettings, TextTokenizer
+from anychip.text.thinking import NO_THINKING, TemplateThinking
 from anychip_sdk.errors import EngineDead, RequestInvalid
 
 #: Longer texts are tokenised in a thread, so that running streams don't wait for them.
@@ -32,11 +33,13 @@ class Service:
         engine: EngineAccess,
         tokenizer: TextTokenizer,
         template: PromptTemplate | None = None,
+        thinking: TemplateThinking = NO_THINKING,
     ) -> None:
         self.settings = settings
         self.engine = engine
         self.tokenizer = tokenizer
         self.template = template
+        self.thinking = thinking
         self.metrics = Metrics()
         self.is_draining = False
         self.is_idle = asyncio.Event()  #: no request is being answered, but for probes

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from anychip.engine.mailbox import Generation
 from anychip.engine.messages import ModelFacts, Progress
 from anychip.engine.outputs import Decoder
 from anychip.engine.request import GenerateRequest
+from anychip.text.thinking import NO_THINKING, TemplateThinking
 from anychip_sdk.errors import AnychipError
 
 
@@ -22,6 +23,7 @@ class ServerSettings:
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)  #: by request field, e.g. temperature
     version: str = ""
     created_s: int = 0  #: Unix time, shown by /v1/models
+    unknown_fields: Literal["strict", "lenient"] = "strict"  #: refused, or ignored and named in the reply's header
     max_body_bytes: int = 10 * 1024 * 1024
     drain_s: float = 10.0  #: how long running requests may go on after a stop is asked for
 
@@ -55,8 +57,6 @@ class TextTokenizer(Protocol):
 class PromptTemplate(Protocol):
     """Renders a conversation as one prompt text."""
 
-    @property
-    def supports_thinking(self) -> bool: ...
     def render(
         self,
         messages: Sequence[Mapping[str, object]],
@@ -73,6 +73,7 @@ class Served:
     settings: ServerSettings
     tokenizer: TextTokenizer
     template: PromptTemplate | None = None
+    thinking: TemplateThinking = NO_THINKING  #: what that template does about it
 
 
 __all__ = ["EngineAccess", "PromptTemplate", "Served", "ServerSettings", "TextTokenizer"]

@@ -21,7 +21,7 @@ from jinja2.visitor import NodeTransformer
 
 from anychip.text.messages_text import plain_messages
 from anychip.weights.checkpoint import Checkpoint
-from anychip.weights.template import mentions_thinking, template_source
+from anychip.weights.template import template_source
 from anychip_sdk.errors import CheckpointInvalid, RequestInvalid
 
 MAX_LOOPS = 1_000_000  # iterations of all loops of one rendering
@@ -54,11 +54,6 @@ class ChatTemplate:
         """The checkpoint's template, None where it has none (completions still work then)."""
         source = template_source(checkpoint)
         return None if source is None else cls(source, special_tokens, f"checkpoint {checkpoint.path}")
-
-    @property
-    def supports_thinking(self) -> bool:
-        """Whether the variable enable_thinking changes anything."""
-        return mentions_thinking(self.source)
 
     def render(
         self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = True, **variables: object

@@ -26,9 +26,4 @@ def template_source(checkpoint: Checkpoint) -> str | None:
     )
 
 
-def mentions_thinking(source: str | None) -> bool:
-    """Whether the template's variable enable_thinking changes anything."""
-    return source is not None and "enable_thinking" in source
-
-
-__all__ = ["mentions_thinking", "template_source"]
+__all__ = ["template_source"]

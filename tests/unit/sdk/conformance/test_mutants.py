@@ -155,6 +155,7 @@ def test_a_mutant_is_named_by_its_function_and_its_docstring():
     assert (made.kills, made.fault, made.op) == (("AC-OP-001",), "Nothing is added.", "add")
 
 
+@pytest.mark.slow
 def test_the_command_judges_some_in_processes_of_their_own():
     lines = []
     answer = command.self_test(SLICE, lines.append)

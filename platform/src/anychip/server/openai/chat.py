@@ -23,15 +23,18 @@ from anychip.server.openai.replies import (
     Message,
     usage_reply,
 )
+from anychip.server.openai.values import token_limit
 from anychip.server.params import sampling_params
 from anychip.server.service import Service, new_id, run_off_loop
 from anychip.server.streaming import DONE, EventStream, frame, until_gone
 from anychip.server.thinking import splitter_for, template_variables
+from anychip.text.messages_text import plain_messages
+from anychip.text.thinking import Begins, ends_like_a_marker, reply_begins
 from anychip_sdk.errors import RequestInvalid
 
 
 class Rendered(NamedTuple):
-    text: str
+    begins: Begins
     ids: list[int]
 
 
@@ -51,15 +54,15 @@ async def chat_completions(request: Request) -> Response:
 
 async def _job(service: Service, body: ChatRequest) -> Job:
     rendered = await _render(service, body)
-    supported = service.template is not None and service.template.supports_thinking
-    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    max_tokens = token_limit(asked, None)
     params = sampling_params(body, max_tokens, len(rendered.ids), service.model, service.settings.sampling_defaults)
     return Job(
         new_id("chatcmpl"),
         [Prompt(rendered.ids, params)],
         body.stop,
         body.skip_special_tokens,
-        lambda: splitter_for(rendered.text, supported) if body.separate_reasoning else None,
+        lambda: splitter_for(rendered.begins, service.thinking) if body.separate_reasoning else None,
         service.settings.namespace,
     )
 
@@ -69,14 +72,32 @@ async def _render(service: Service, body: ChatRequest) -> Rendered:
     if template is None:
         raise RequestInvalid("this model has no chat template; use /v1/completions", param="messages")
     variables = template_variables(
-        service.model.thinking, template.supports_thinking, body.enable_thinking, body.chat_template_kwargs
+        service.model.thinking, service.thinking, body.enable_thinking, body.chat_template_kwargs
     )
     messages = [template_message(message, index) for index, message in enumerate(body.messages)]
     text = await run_off_loop(
         _size(messages), lambda: template.render(messages, add_generation_prompt=True, **variables)
     )
+    begins = reply_begins(text)
+    if begins != "either" and (changed := without_marker_ends(messages)) is not None:
+        # who wrote that last word, the template or the client? The template would write it again
+        text_changed = await run_off_loop(
+            _size(messages), lambda: template.render(changed, add_generation_prompt=True, **variables)
+        )
+        begins = reply_begins(text_changed)
     # the template writes the special tokens itself
-    return Rendered(text, await service.encode(text, "messages", add_special=False))
+    return Rendered(begins, await service.encode(text, "messages", add_special=False))
+
+
+def without_marker_ends(messages: list[Mapping[str, object]]) -> list[dict[str, object]] | None:
+    """The messages with a full stop behind each text that ends like a marker of thinking; None where none does."""
+    plain = plain_messages(messages)
+    if not any(ends_like_a_marker(message.values()) for message in plain):
+        return None
+    return [
+        {key: f"{value}." if ends_like_a_marker([value]) else value for key, value in message.items()}
+        for message in plain
+    ]
 
 
 def template_message(message: ChatMessage, index: int) -> Mapping[str, object]:
@@ -90,8 +111,8 @@ def template_message(message: ChatMessage, index: int) -> Mapping[str, object]:
     }
     if message.name is not None:
         rendered["name"] = message.name
-    if message.reasoning_content is not None:
-        rendered["reasoning_content"] = message.reasoning_content
+    if (reasoning := message.reasoning_content or message.reasoning) is not None:
+        rendered["reasoning_content"] = reasoning
     return rendered
 
 

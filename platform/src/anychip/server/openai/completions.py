@@ -14,6 +14,7 @@ from anychip.server.errors import json_response
 from anychip.server.generation import Job, Prompt, Run
 from anychip.server.openai.protocol import CompletionRequest
 from anychip.server.openai.replies import TextChoice, TextReply, usage_reply
+from anychip.server.openai.values import token_limit
 from anychip.server.params import sampling_params
 from anychip.server.service import Service, new_id
 from anychip.server.streaming import DONE, EventStream, frame, until_gone
@@ -35,7 +36,7 @@ async def completions(request: Request) -> Response:
 
 
 async def _job(service: Service, body: CompletionRequest) -> Job:
-    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    max_tokens = token_limit(body.max_tokens, DEFAULT_MAX_TOKENS)
     defaults = service.settings.sampling_defaults
     prompts = []
     for prompt in body.prompts:

@@ -12,6 +12,8 @@ from anychip_sdk.hooks import PreparedWeight
 CANDIDATES = (torch.bfloat16, torch.float32, torch.float16)
 #: packing fixes the blocking; this hint suits both one token and hundreds
 ROWS_HINT = 16
+#: up to so many rows any number is taken as it is; above, one of so many numbers between a power of two and the next
+EXACT_ROWS, ROUNDED_ROWS = 64, 8
 OPS = ("linear", "lm_head", "ffn", "mha")
 
 
@@ -25,8 +27,29 @@ def multiply(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = 
     """x @ weight.T + bias for x [..., in]."""
     rows = x.shape[:-1]
     if x.dim() == 2 and rows[0] > 1:
-        return _linear(x, packed, bias)
+        given = rounded(rows[0])
+        return _linear(x, packed, bias) if given == rows[0] else _linear(_padded(x, given), packed, bias)[: rows[0]]
     return _linear(_at_least_two(x), packed, bias)[: rows.numel()].view(*rows, packed.shape[0])
+
+
+def rounded(rows: int) -> int:
+    """The number of rows that oneDNN is given for so many.
+
+    It compiles a kernel for each number of rows that it meets and keeps about a megabyte for each: several milliseconds
+    at the first prompt of a length, and hundreds of megabytes once prompts of all lengths have come. So there are few.
+    """
+    if rows <= EXACT_ROWS:
+        return rows
+    unit = (1 << (rows - 1).bit_length() - 1) // ROUNDED_ROWS
+    return -(-rows // unit) * unit
+
+
+def _padded(x: torch.Tensor, rows: int) -> torch.Tensor:
+    """x [less, in] with zeros behind."""
+    padded = x.new_empty(rows, x.shape[1])
+    padded[: x.shape[0]] = x
+    padded[x.shape[0] :] = 0
+    return padded
 
 
 def _at_least_two(x: torch.Tensor) -> torch.Tensor:
@@ -35,6 +58,8 @@ def _at_least_two(x: torch.Tensor) -> torch.Tensor:
     So a row's result doesn't depend on how many other rows there are. No rows at all get company too.
     """
     x = x.reshape(-1, x.shape[-1])
+    if x.shape[0] > EXACT_ROWS:
+        return _padded(x, rounded(x.shape[0]))
     if x.shape[0] == 0:
         return x.new_zeros(2, x.shape[1])
     return x.expand(2, -1).contiguous() if x.shape[0] == 1 and x.dtype == torch.float32 else x
@@ -75,4 +100,4 @@ def _works(dtype: torch.dtype) -> bool:
     return torch.allclose(got.double(), x.double() @ weight.double().T, rtol=tolerance, atol=8 * tolerance)
 
 
-__all__ = ["multiply", "pack", "prepare", "usable_dtypes"]
+__all__ = ["multiply", "pack", "prepare", "rounded", "usable_dtypes"]
