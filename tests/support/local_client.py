@@ -13,6 +13,7 @@ from anychip.engine.mailbox import Generation
 from anychip.engine.messages import ModelFacts, Progress
 from anychip.server.app import create_app
 from anychip.server.settings import ServerSettings
+from support.networks import network_from
 from support.stub_core import StubCore
 from support.stub_text import StubTemplate, StubTokenizer
 
@@ -84,8 +85,9 @@ class Asker:
         self.client = LocalClient(self.core)
         facts = {name: settings.pop(name) for name in ModelFacts.__struct_fields__ if name in settings}
         self.client.model = msgspec.structs.replace(self.core.model, **{"context_length": 100, **facts})
-        thinking = self.template.thinking
-        self.app = create_app(ServerSettings(**settings), self.client, self.tokenizer, self.template, thinking)
+        self.network = network_from(settings)
+        texts = self.tokenizer, self.template, self.template.thinking
+        self.app = create_app(ServerSettings(**settings), self.client, *texts, self.network)
         self.service = self.app.state.service
 
     def ask(self, method, path, **arguments):

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from anychip.server.serve import serve
 from anychip.server.settings import Served, ServerSettings
 from anychip_sdk.errors import AnychipError, CheckpointInvalid
+from support.networks import network_from
 from support.stub_text import StubTemplate, StubTokenizer
 
 
@@ -19,6 +20,7 @@ def main() -> int:
     options = json.loads(sys.argv[1])
     given = dict(options.get("settings", {}))
     port = given.pop("port", 0)
+    network = network_from(given)
 
     def prepare() -> Served:
         time.sleep(options.get("prepare_s", 0.0))
@@ -32,6 +34,7 @@ def main() -> int:
         port,
         ("support.stub_core:make", options.get("core", {})),
         prepare,
+        network=network,
         on_listening=lambda _host, port: sys.stdout.write(f"{port}\n") and sys.stdout.flush(),
     )
 

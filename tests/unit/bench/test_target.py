@@ -89,6 +89,9 @@ def test_a_key_is_read_from_the_variable(monkeypatch):
     monkeypatch.delenv("BENCH_KEY")
     with pytest.raises(PreconditionFailed, match="BENCH_KEY is not set"):
         opened("http://x:1", api_key_variable="BENCH_KEY").__enter__()
+    monkeypatch.setenv("BENCH_KEY", "clé")
+    with pytest.raises(PreconditionFailed, match="--api-key-env: the environment variable BENCH_KEY has a character"):
+        opened("http://x:1", api_key_variable="BENCH_KEY").__enter__()
 
 
 def test_memory_of_a_process_that_is_gone_is_unknown():

@@ -23,15 +23,7 @@ def test_texts_defaults_and_namespace_are_the_checkpoints(tiny):
     assert served.tokenizer.decode(served.tokenizer.encode("hello")) == "hello"
     assert served.template is not None
     assert str(tiny) in served.settings.namespace
-    assert served.settings.unknown_fields == "strict"
     assert served.thinking.switch == "enable_thinking"
-    assert served.settings.api_key is None
-
-
-def test_the_key_is_read_from_where_the_recipe_says(tiny, tmp_path):
-    path = tmp_path / "key"
-    path.write_text("secret\n")
-    assert prepare(make_recipe(tiny, server={"api_key": {"file": str(path)}})).settings.api_key == "secret"
 
 
 def test_what_the_recipe_says_of_requests_reaches_the_server(tiny):

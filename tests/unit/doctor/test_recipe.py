@@ -87,3 +87,11 @@ def test_a_locked_service_is_a_failure_that_names_who_holds_it(tmp_path, model, 
     assert found["lock"].status == "fail"
     assert "is being changed by process" in found["lock"].what
     assert examined(recipe(tmp_path, model), store, stub_backend())["lock"].status == "ok"
+
+
+def test_keys_and_certificates_that_are_missing_are_failures(tmp_path, model, store):
+    keys = tmp_path / "keys"
+    keys.write_text("sk-1\n")
+    for file, status in ((keys, "ok"), (tmp_path / "gone", "fail")):
+        made = recipe(tmp_path, model, f"server.api_key={{file: {file}}}")
+        assert examined(made, store, None)["network"].status == status

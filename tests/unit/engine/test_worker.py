@@ -4,10 +4,11 @@ import threading
 
 import pytest
 import zmq
+from structlog.testing import capture_logs
 
 from anychip.engine import messages
 from anychip.engine.request import GenerateRequest, SamplingParams
-from anychip.engine.worker import Worker, load_factory
+from anychip.engine.worker import Worker, load_factory, refusal
 from anychip_sdk.errors import DeviceLost, UsageError
 from support.stub_core import StubCore
 
@@ -159,3 +160,9 @@ def test_the_cache_is_flushed_on_demand():
 def test_a_factory_must_be_a_callable_of_a_module(spec):
     with pytest.raises(UsageError, match="core factory"):
         load_factory(spec)
+
+
+def test_a_line_about_a_request_carries_its_id():
+    with capture_logs() as logs:
+        refusal("from-the-client/cmpl-1", ValueError("oh"))
+    assert [line["request"] for line in logs] == ["from-the-client/cmpl-1"]

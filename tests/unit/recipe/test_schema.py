@@ -42,7 +42,14 @@ def test_every_key_is_required_or_has_a_default():
     required = {
         k.path for k in all_keys().values() if k.default is None and not k.is_section and not k.path.endswith("[]")
     }
-    assert required == {"version", "name", "model.source", "ops.overrides[].op"}
+    assert required == {
+        "version",
+        "name",
+        "model.source",
+        "ops.overrides[].op",
+        "server.tls.certificate",
+        "server.tls.key",
+    }
 
 
 def test_the_json_schema_lets_files_say_what_the_loader_takes():

@@ -3,6 +3,7 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from anychip.server.app import ROUTES
 from anychip.server.metrics import Metrics, TokenRate, kv_gauges
 from support.local_client import Asker
 from support.stub_core import StubCore
@@ -59,13 +60,22 @@ def test_the_cache_is_flushed_only_when_nothing_runs():
     assert asker.ask("POST", "/flush_cache").status_code == 400
 
 
+def test_nothing_is_changed_by_get():
+    asker = Asker()
+    asker.core.flush_cache = lambda: pytest.fail("flushed")
+    for path in (route.path for route in ROUTES if route.methods and "POST" in route.methods):
+        for method in ("GET", "HEAD"):
+            reply = asker.ask(method, path)
+            assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
+
+
 def test_server_info_shows_the_plan_and_the_engines_numbers_but_no_key():
     asker = Asker(plan={"backend": "reference"}, api_key="secret")
     reply = asker.ask("GET", "/server_info", headers={"authorization": "Bearer secret"})
     assert reply.json()["plan"] == {"backend": "reference"}
     assert reply.json()["stats"]["pages_total"] == 10
     assert "secret" not in reply.text
-    assert "secret" not in repr(asker.service.settings)
+    assert "secret" not in repr(asker.network)
 
 
 def test_before_any_worker_was_ready_what_needs_its_model_is_refused_for_now():

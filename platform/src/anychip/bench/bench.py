@@ -41,7 +41,7 @@ def bench(target: Target, sweep: Sweep, listener: Listener, api: Api = Api.compl
 async def _bench(target: Target, sweep: Sweep, listener: Listener, api: Api) -> Benched:
     began_at, began_s = datetime.now(timezone.utc), time.perf_counter()
     surroundings = environment()
-    async with LoadClient(target.url, api, target.api_key) as client:
+    async with LoadClient(target.url, api, target.api_key, trust=target.trust) as client:
         facts = await client.facts()
         measured = await measure(client, facts, sweep, listener)
     failures = measured.failures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -52,6 +53,7 @@ class LoadClient:
         api: the endpoint that takes the prompts.
         api_key: its key, if it wants one.
         timeout_s: how long it may be silent within a request.
+        trust: what an https service's certificate is checked by; None: as the system does.
         clock: seconds; what records count from is given with each request.
     """
 
@@ -62,6 +64,7 @@ class LoadClient:
         api_key: str | None = None,
         timeout_s: float = 600.0,
         clock: Callable[[], float] = time.perf_counter,
+        trust: ssl.SSLContext | None = None,
     ) -> None:
         self.url = url.rstrip("/")
         self.model = ""
@@ -74,6 +77,7 @@ class LoadClient:
             base_url=self.url,
             headers=headers,
             trust_env=False,
+            verify=True if trust is None else trust,
             timeout=httpx.Timeout(timeout_s, connect=CONNECT_S),
             # a kept connection may be closed by the service just as a request goes out
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),

@@ -6,7 +6,7 @@ Knows services and recipes; knows no load.
 from __future__ import annotations
 
 import contextlib
-import os
+import ssl
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,13 +17,14 @@ from anychip.bench.memory import listener
 from anychip.bench.record import NO_SLO, Slo
 from anychip.bench.workload import SUFFIXES
 from anychip.deploy.apply import ApplyOptions, apply
-from anychip.deploy.client import endpoint
 from anychip.deploy.launch import Launch, Reporter, recipe_of
-from anychip.deploy.secrets import read_secret
+from anychip.deploy.network import url_of
+from anychip.deploy.secrets import first_key, key_in_variable
 from anychip.deploy.services import pick, require_living
 from anychip.deploy.state import Store, read_revision
+from anychip.deploy.tls import trust
 from anychip.recipe import Recipe, load, recipe_digest
-from anychip_sdk.errors import PreconditionFailed, UsageError
+from anychip_sdk.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Target:
         name: as the command line says it.
         pid: of the service's first process; None: not this machine's, or another user's.
         slo: what the recipe promises.
+        trust: what a service's own certificate is checked by; None: as the system does.
     """
 
     kind: Literal["url", "service", "recipe"]
@@ -43,6 +45,7 @@ class Target:
     pid: int | None = None
     slo: Slo = NO_SLO
     recipe_digest: str | None = None
+    trust: ssl.SSLContext | None = None
 
 
 @dataclass(frozen=True)
@@ -86,11 +89,12 @@ def _running(store: Store, name: str | None) -> Target:
     return Target(
         "service",
         state.name,
-        endpoint(state.host, state.port),
-        read_secret(recipe.server.api_key, "server.api_key"),
+        url_of(recipe.server),
+        first_key(recipe.server.api_key),
         state.process.pid,
         slo_of(recipe),
         state.digest,
+        trust(recipe.server.tls),
     )
 
 
@@ -107,10 +111,11 @@ def _served(path: str, wanted: Wanted, reporter: Reporter, launch: Launch | None
                 "recipe",
                 path,
                 applied.url,
-                read_secret(loaded.recipe.server.api_key, "server.api_key"),
+                first_key(loaded.recipe.server.api_key),
                 applied.started.id.pid,
                 slo_of(loaded.recipe),
                 recipe_digest(loaded),
+                trust(loaded.recipe.server.tls),
             )
         finally:
             applied.started.end()
@@ -126,11 +131,7 @@ def _seconds(duration: float | None) -> float | None:
 
 
 def _key_of(variable: str | None) -> str | None:
-    if variable is None:
-        return None
-    if not os.environ.get(variable):
-        raise PreconditionFailed(f"the environment variable {variable} is not set or empty (--api-key-env)")
-    return os.environ[variable]
+    return None if variable is None else key_in_variable(variable, said_by="--api-key-env").secret
 
 
 def _require_no_sets(wanted: Wanted, what: str) -> None:

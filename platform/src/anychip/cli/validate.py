@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from anychip.cli.output import Output, OutputOption, SetOption, emit, fail
 from anychip_sdk.errors import RecipeInvalid
+
+if TYPE_CHECKING:
+    from anychip.recipe.schema import ServerSection
 
 
 def validate(
@@ -26,7 +29,8 @@ def validate(
         found: tuple[str, ...] = ()
         notes: tuple[str, ...] = ()
         try:
-            notes = notes_on(load(path, sets=tuple(sets or ())))
+            loaded = load(path, sets=tuple(sets or ()))
+            notes = (*notes_on(loaded), *_missing(loaded.recipe.server))
         except RecipeInvalid as error:
             found = error.problems
         results.append({"path": path, "valid": not found, "problems": list(found), "notes": list(notes)})
@@ -42,6 +46,15 @@ def validate(
     emit({"recipes": results}, output, text=counts if problems else f"{len(results)} valid")
     if problems:
         raise typer.Exit(3)
+
+
+def _missing(server: ServerSection) -> tuple[str, ...]:
+    """What isn't there on this machine; another one may have it."""
+    if server.api_key is None and server.tls is None:
+        return ()
+    from anychip.deploy.network import missing
+
+    return missing(server)
 
 
 def register(app: typer.Typer) -> None:

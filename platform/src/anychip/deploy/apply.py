@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,11 +11,11 @@ from typing import Literal
 
 import msgspec
 
-from anychip.deploy.client import ServiceClient, endpoint
 from anychip.deploy.known import Known, look
 from anychip.deploy.launch import Launch, Reporter, recipe_of
+from anychip.deploy.network import client_of, require, takes_keys, url_of
 from anychip.deploy.ports import require_free
-from anychip.deploy.secrets import read_secret, shell_reference
+from anychip.deploy.secrets import shell_reference
 from anychip.deploy.services import service_on
 from anychip.deploy.state import Revision, ServiceState, Store, read_revision
 from anychip.deploy.storage import TooNew
@@ -99,7 +100,7 @@ class _Apply:
         if known.state is not None and known.is_running and self._is_unchanged(known.state):
             return self._applied(known.state, self._loaded.recipe, "unchanged")
         port = self._port(known)
-        read_secret(self._loaded.recipe.server.api_key, "server.api_key")
+        require(self._loaded.recipe.server)
         planned = self._launch.plan(self._loaded)
         self._reporter.say(planned.summary)
         revision = self._revision(port, planned.environment)
@@ -127,10 +128,13 @@ class _Apply:
     def _is_unchanged(self, running: ServiceState) -> bool:
         if running.digest != self._digest:
             return False
-        with ServiceClient(running.host, running.port) as client:
+        server = self._loaded.recipe.server.model_copy(update={"port": running.port})
+        with client_of(server, with_key=False) as client:
             health = client.health()
-        if not health.is_ready:
-            self._reporter.say(f"'{self._name}' runs this recipe already, but is {health.state}: starting it anew")
+            is_well = health.is_ready and takes_keys(client, server)
+        if not is_well:
+            what = "goes by another API key" if health.is_ready else f"is {health.state}"
+            self._reporter.say(f"'{self._name}' runs this recipe already, but {what}: starting it anew")
             return False
         if running.status != "running" or running.successor:
             self._store.write(msgspec.structs.replace(running, status="running", successor=0))
@@ -173,7 +177,7 @@ class _Apply:
         return Predecessor(known.state, [*others, serving], revision, environment_of(serving))
 
     def _applied(self, state: ServiceState, recipe: Recipe, action: Action, started: Started | None = None) -> Applied:
-        url = endpoint(state.host, state.port)
+        url = url_of(recipe.server.model_copy(update={"port": state.port}))
         return Applied(state, action, url, curl_line(url, state.model, recipe), self._files.log, started)
 
 
@@ -183,7 +187,8 @@ def curl_line(url: str, model: str, recipe: Recipe) -> str:
     key = recipe.server.api_key
     authorization = "" if key is None else f' -H "Authorization: Bearer {shell_reference(key)}"'
     text = msgspec.json.encode(body).decode().replace("'", "'\\''")
-    return f"curl {url}/v1/chat/completions -H 'Content-Type: application/json'{authorization} -d '{text}'"
+    trust = "" if recipe.server.tls is None else f" --cacert {shlex.quote(recipe.server.tls.certificate)}"
+    return f"curl{trust} {url}/v1/chat/completions -H 'Content-Type: application/json'{authorization} -d '{text}'"
 
 
 __all__ = ["Applied", "ApplyOptions", "apply", "curl_line"]

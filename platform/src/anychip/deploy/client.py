@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple
@@ -47,12 +48,14 @@ class ServiceClient:
         host: where it listens, as the recipe says; 0.0.0.0 is reached on this machine.
         port: where it listens.
         api_key: its key, if it wants one.
+        trust: for https, what its certificate is checked by; None: plain HTTP.
     """
 
-    def __init__(self, host: str, port: int, api_key: str | None = None) -> None:
-        self.url = endpoint(host, port)
-        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-        self._http = httpx.Client(base_url=self.url, headers=headers, trust_env=False, timeout=PROBE_S)
+    def __init__(self, host: str, port: int, api_key: str | None = None, trust: ssl.SSLContext | None = None) -> None:
+        self.url = endpoint(host, port, is_tls=trust is not None)
+        headers = {} if api_key is None else _authorization(api_key)
+        verify = True if trust is None else trust
+        self._http = httpx.Client(base_url=self.url, headers=headers, trust_env=False, timeout=PROBE_S, verify=verify)
 
     def __enter__(self) -> ServiceClient:
         return self
@@ -86,6 +89,14 @@ class ServiceClient:
         if not isinstance(models, list) or not models:
             raise ServiceError(f"{self.url} serves no model")
         return str(models[0]["id"])
+
+    def takes(self, api_key: str) -> bool:
+        """Whether the service lets this key through; also where it wants none, or doesn't answer."""
+        try:
+            answer = self._http.get("/v1/models", headers=_authorization(api_key))
+        except httpx.HTTPError:
+            return True
+        return answer.status_code != httpx.codes.UNAUTHORIZED
 
     def info(self) -> Mapping[str, object]:
         """What /server_info tells."""
@@ -138,10 +149,15 @@ class ServiceClient:
         return body
 
 
-def endpoint(host: str, port: int) -> str:
+def endpoint(host: str, port: int, *, is_tls: bool = False) -> str:
     """The URL under which this machine reaches a service that listens there."""
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
+    name = f"[{reachable}]" if ":" in reachable else reachable
+    return f"{'https' if is_tls else 'http'}://{name}:{port}"
+
+
+def _authorization(api_key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {api_key}"}
 
 
 def _deltas(lines: Iterator[str]) -> Iterator[Delta]:

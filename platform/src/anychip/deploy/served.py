@@ -1,4 +1,4 @@
-"""What a service's process reads itself: tokenizer, template, defaults, key. Plans nothing; the worker does."""
+"""What a service's process reads itself: tokenizer, template, defaults. Plans nothing; the worker does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 
 import anychip
-from anychip.deploy.secrets import read_secret
 from anychip.engine.request import namespace_of
 from anychip.recipe import Recipe
 from anychip.server.settings import Served, ServerSettings
@@ -22,12 +21,10 @@ SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty
 
 def prepare(recipe: Recipe) -> Served:
     """Read a model's texts and the service's settings, for which nobody has to know the plan."""
-    api_key = read_secret(recipe.server.api_key, "server.api_key")
     with open_checkpoint(locate(recipe.model.source, revision=recipe.model.revision)) as checkpoint:
         tokenizer = Tokenizer.from_checkpoint(checkpoint)
         template = ChatTemplate.from_checkpoint(checkpoint, tokenizer.special_tokens)
         settings = ServerSettings(
-            api_key=api_key,
             namespace=namespace_of(model=str(checkpoint.path), revision=recipe.model.revision or ""),
             sampling_defaults=sampling_defaults(checkpoint.generation_config),
             unknown_fields=recipe.server.unknown_fields,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import signal
 import sys
 from pathlib import Path
@@ -14,8 +15,10 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from anychip.deploy import log_pipe
 from anychip.deploy.launch import STAND_BY, Failure, failure_path, recipe_of
 from anychip.deploy.leash import follow_leash
+from anychip.deploy.network import network_of
 from anychip.deploy.ports import wait_free
 from anychip.deploy.running import FLAG
 from anychip.deploy.state import read_revision, recipe_path
@@ -38,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(STAND_BY, action="store_true", help="wait for the order to take over from a predecessor")
     options = parser.parse_args(arguments)
     path: Path = options.revision
+    log_pipe.keep(os.environ)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the worker inherits it: a closed terminal ends neither
     configure_logs()
     try:
@@ -69,7 +73,11 @@ def run(revision_path: Path) -> int:
 
     address = recipe.server.host, recipe.server.port
     return serve(
-        *address, (CORE_FACTORY, str(recipe_path(revision_path))), prepare, env=worker_environment(revision.environment)
+        *address,
+        (CORE_FACTORY, str(recipe_path(revision_path))),
+        prepare,
+        env=worker_environment(revision.environment),
+        network=network_of(recipe.server),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from anychip.deploy import supervisor
+from anychip.deploy import log_pipe, supervisor
 from anychip.deploy.known import look, names
 from anychip.deploy.lock import CANCEL
 from anychip.deploy.running import Running, running_services
@@ -61,6 +61,7 @@ def down(store: Store, name: str) -> Ending:
             with contextlib.suppress(PreconditionFailed):  # told again below
                 store.write(msgspec.structs.replace(known.state, status="stopped", successor=0))
         ended = _end_all(store, name, known.running)
+        log_pipe.wait_until_complete(store.files(name).log)
         if known.damage is not None:
             store.set_aside(name)
             return "stopped" if ended else "cleaned"

@@ -10,9 +10,10 @@ from typing import Any, Literal
 from anychip.deploy.client import ServiceClient, endpoint
 from anychip.deploy.known import Known, look
 from anychip.deploy.launch import recipe_of
+from anychip.deploy.network import client_of, url_of
 from anychip.deploy.running import Running
-from anychip.deploy.secrets import read_secret
 from anychip.deploy.state import ServiceState, Store, read_revision
+from anychip.recipe.schema import ServerSection
 from anychip_sdk.errors import AnychipError, UsageError
 
 Condition = Literal["running", "loading", "unhealthy", "dead", "stopped", "failed", "damaged"]
@@ -74,7 +75,7 @@ def _status(store: Store, known: Known) -> ServiceStatus:
         known.name,
         "stopped",
         state.revision,
-        endpoint(state.host, state.port),
+        _url(store, state),
         state.model,
         state.backend,
         state.emulated,
@@ -94,15 +95,33 @@ def connect(store: Store, state: ServiceState) -> ServiceClient:
     Raises:
         PreconditionFailed: the recipe's api_key refers to something that isn't there for this command.
     """
-    recipe = recipe_of(read_revision(store.files(state.name).revision(state.revision)))
-    return ServiceClient(state.host, state.port, read_secret(recipe.server.api_key, "server.api_key"))
+    return client_of(_server_of(store, state))
+
+
+def _server_of(store: Store, state: ServiceState) -> ServerSection:
+    return recipe_of(read_revision(store.files(state.name).revision(state.revision))).server
+
+
+def _url(store: Store, state: ServiceState) -> str:
+    try:
+        return url_of(_server_of(store, state))
+    except AnychipError:  # the revision can't be read: the state alone is known
+        return endpoint(state.host, state.port)
+
+
+def _anonymous(store: Store, state: ServiceState) -> ServiceClient:
+    """A client that asks what needs no key."""
+    try:
+        return client_of(_server_of(store, state), with_key=False)
+    except AnychipError:
+        return ServiceClient(state.host, state.port)
 
 
 def _living(store: Store, state: ServiceState, status: ServiceStatus) -> ServiceStatus:
     assert state.process is not None
     uptime_s = max(time.time() - state.process.started_at, 0.0)  # both move when the clock is set
     status = replace(status, pid=state.process.pid, uptime_s=uptime_s)
-    with ServiceClient(state.host, state.port) as client:
+    with _anonymous(store, state) as client:
         health = client.health()
     if not health.is_ready:
         is_loading = health.state == "loading" or (health.state == "unreachable" and state.status == "loading")

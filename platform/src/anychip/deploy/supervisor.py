@@ -18,9 +18,9 @@ from pathlib import Path
 
 import psutil
 
+from anychip.deploy import log_pipe
 from anychip.deploy.process_id import ProcessId
 
-LOG_BYTES = 10 * 1024 * 1024  #: a log that is larger becomes service.log.1 at the next start
 GRACE_S = 15.0  #: more than the server's own limit for draining
 POLL_S = 0.02
 CLOCK_ERROR_S = 1.0  #: start times are computed from the boot time, which moves a little when the clock is set
@@ -33,10 +33,14 @@ class Started:
     process: subprocess.Popen[bytes]
     id: ProcessId
     leash: socket.socket
+    log_path: Path
 
     def exit_code(self) -> int | None:
-        """None while it runs."""
-        return self.process.poll()
+        """None while it runs; once it doesn't, its log is complete."""
+        code = self.process.poll()
+        if code is not None:
+            log_pipe.wait_until_complete(self.log_path)
+        return code
 
     def say(self, order: bytes) -> None:
         """Tell the process something; one that has ended doesn't hear it."""
@@ -57,7 +61,9 @@ class Started:
         """End the process and its children; returns its exit code."""
         try:
             stop(self.id, grace_s)
-            return self.process.wait()
+            code = self.process.wait()
+            log_pipe.wait_until_complete(self.log_path)
+            return code
         finally:
             self.leash.close()
 
@@ -75,38 +81,31 @@ def start(
     folder: Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Started:
-    """Run a command in a session of its own, its output appended to the log."""
-    rotate(log_path)
-    descriptor = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    """Run a command in a session of its own; what it prints becomes entries of the log."""
     ours, theirs = socket.socketpair()
     try:
-        process = subprocess.Popen(
-            command,
-            stdin=theirs.fileno(),
-            stdout=descriptor,
-            stderr=descriptor,
-            cwd=folder,
-            env=environ,
-            start_new_session=True,
-        )
+        with log_pipe.opened(log_path) as log:
+            process = subprocess.Popen(
+                command,
+                stdin=theirs.fileno(),
+                stdout=log.writer,
+                stderr=log.writer,
+                pass_fds=(log.reader,),
+                cwd=folder,
+                env={**(os.environ if environ is None else environ), **log.environ},
+                start_new_session=True,
+            )
     except BaseException:
         ours.close()
         raise
     finally:
         theirs.close()
-        os.close(descriptor)
-    return Started(process, identify(process.pid), ours)
+    return Started(process, identify(process.pid), ours, log_path)
 
 
 def identify(pid: int) -> ProcessId:
     """The process behind a pid, which must exist (a dead child counts until it is waited for)."""
     return ProcessId(pid, psutil.Process(pid).create_time())
-
-
-def rotate(log_path: Path, limit_bytes: int = LOG_BYTES) -> None:
-    """Start a new log if the present one is too large; one older log is kept."""
-    if log_path.exists() and log_path.stat().st_size > limit_bytes:
-        os.replace(log_path, log_path.with_name(log_path.name + ".1"))
 
 
 def is_alive(process_id: ProcessId | None) -> bool:
@@ -187,13 +186,11 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
 
 __all__ = [
     "GRACE_S",
-    "LOG_BYTES",
     "Started",
     "environment_of",
     "find",
     "identify",
     "is_alive",
-    "rotate",
     "start",
     "stop",
     "wait_gone",

@@ -21,13 +21,12 @@ import msgspec
 
 from anychip.deploy import launch as launching
 from anychip.deploy import leash, supervisor
-from anychip.deploy.client import ServiceClient, endpoint
 from anychip.deploy.interrupts import Interrupted, undisturbed
 from anychip.deploy.launch import Awaited, Launch, Limits, Planned, Reporter
 from anychip.deploy.leash import Relaunch, TakeOver
 from anychip.deploy.lock import CANCEL
+from anychip.deploy.network import client_of, url_of
 from anychip.deploy.process_id import ProcessId
-from anychip.deploy.secrets import read_secret
 from anychip.deploy.state import Revision, ServiceState, Store
 from anychip.deploy.supervisor import Started
 from anychip.recipe import Recipe
@@ -156,8 +155,7 @@ class Transition:
         return state
 
     def _ready(self, awaited: Awaited, recipe: Recipe, limits: Limits) -> str:
-        server = recipe.server
-        with ServiceClient(server.host, server.port, read_secret(server.api_key, "server.api_key")) as client:
+        with client_of(recipe.server) as client:
             return awaited.ready(client, limits, self._settings.reporter)
 
     def _undo(self, error: BaseException, started: Started | None) -> str:
@@ -194,7 +192,7 @@ class Transition:
             self._note(msgspec.structs.replace(before.state, status="stopped", process=None))
             return ""
         self._note(before.state)
-        return f"revision {before.state.revision} serves on {endpoint(before.state.host, before.state.port)}"
+        return f"revision {before.state.revision} serves on {url_of(launching.recipe_of(before.revision).server)}"
 
     def _await_revived(self, revived: Started, state: ServiceState, before: Predecessor) -> str:
         """Wait until the predecessor serves again; it loads on if that takes too long."""
@@ -212,7 +210,7 @@ class Transition:
         finally:
             revived.let_go()
         self._note(msgspec.structs.replace(state, status="running", model=before.state.model))
-        return f"revision {number} was brought back and serves {endpoint(state.host, state.port)}"
+        return f"revision {number} was brought back and serves {url_of(launching.recipe_of(before.revision).server)}"
 
     def _note(self, state: ServiceState) -> None:
         """Write the state if it can be; where it can't, the processes tell."""

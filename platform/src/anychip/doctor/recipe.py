@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from anychip.deploy.network import missing
 from anychip.deploy.ports import require_free
 from anychip.deploy.services import service_on
 from anychip.deploy.state import Store
@@ -27,7 +28,7 @@ HUB_BYTES_MIN = 20 << 30  #: an 8-billion-parameter checkpoint in bfloat16, with
 
 def recipe_findings(recipe: Recipe, backend: Backend | None, store: Store) -> list[Finding]:
     """The recipe's own needs; without model, backend or device no plan is tried."""
-    found = [_port(recipe, store), _lock(recipe, store)]
+    found = [_port(recipe, store), _lock(recipe, store), *_network(recipe)]
     try:
         checkpoint = open_checkpoint(locate(recipe.model.source, revision=recipe.model.revision, offline=True))
     except AnychipError as error:
@@ -72,6 +73,16 @@ def _port(recipe: Recipe, store: Store) -> Finding:
     except AnychipError as error:
         return problem("port", error, hint="choose another server.host or server.port")
     return Finding("port", "ok", f"{port} on {host} is free" if port else "any free one")
+
+
+def _network(recipe: Recipe) -> Iterator[Finding]:
+    """Keys and certificate, where the recipe names any."""
+    server = recipe.server
+    problems = missing(server)
+    for message in problems:
+        yield Finding("network", "fail", message, hint="mend that, or remove the key from the recipe")
+    if not problems and (server.api_key is not None or server.tls is not None):
+        yield Finding("network", "ok", "the keys and the certificate that it names are there")
 
 
 def _lock(recipe: Recipe, store: Store) -> Finding:

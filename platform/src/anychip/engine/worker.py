@@ -143,7 +143,7 @@ def refusal(request_id: str, error: Exception) -> messages.Refused:
         return messages.Refused(request_id, "invalid", error.message, error.param, error.code, error.status)
     if isinstance(error, QueueFull):
         return messages.Refused(request_id, "queue_full", error.message, status=429, retry_after_s=error.retry_after_s)
-    log.error("request could not be added", exc_info=error)
+    log.error("request could not be added", request=request_id, exc_info=error)
     return messages.Refused(request_id, "internal", f"{type(error).__name__}: {error}", status=500)
 
 

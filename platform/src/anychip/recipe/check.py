@@ -33,6 +33,11 @@ _ALIASES = {
     "enable_prefix_caching": "scheduler.prefix_cache",
     "schedule_policy": "scheduler.policy",
     "served_model_name": "server.served_name",
+    "allow_origins": "server.cors",
+    "allowed_origins": "server.cors",
+    "cors_origins": "server.cors",
+    "ssl_certfile": "server.tls.certificate",
+    "ssl_keyfile": "server.tls.key",
 }
 
 

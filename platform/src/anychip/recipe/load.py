@@ -20,7 +20,15 @@ from anychip.recipe.overrides import environment_tree, sets_tree
 from anychip.recipe.schema import Recipe
 
 #: Keys that hold a path; written relative, they are made absolute by the file that says them.
-_PATHS: tuple[Path, ...] = (("model", "source"), ("backend", "plugin_path"))
+_PATHS: tuple[Path, ...] = (
+    ("model", "source"),
+    ("backend", "plugin_path"),
+    ("server", "api_key", "file"),
+    ("server", "tls", "certificate"),
+    ("server", "tls", "key"),
+)
+#: Those that may hold something else, so that a path in them begins like one.
+_PATHS_OR_NAMES = _PATHS[:2]
 
 
 @dataclass(frozen=True)
@@ -81,8 +89,9 @@ def _with_absolute_paths(tree: Node) -> Node:
     """The tree with relative paths made absolute by the file that says them, or by the current folder."""
     for path in _PATHS:
         found = find(tree, path)
-        relative = ("./", "../", "~")
-        if not isinstance(found, Scalar) or not isinstance(found.value, str) or not found.value.startswith(relative):
+        if not isinstance(found, Scalar) or not isinstance(found.value, str) or not found.value:
+            continue
+        if path in _PATHS_OR_NAMES and not found.value.startswith(("./", "../", "~")):
             continue
         folder = os.path.dirname(found.origin.source) if found.origin.kind == "file" else "."
         text = found.value

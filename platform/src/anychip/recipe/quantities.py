@@ -18,6 +18,9 @@ _MULTIPLES = {"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[A-Za-z]*)")
 _SCHEMES = ("hf", "modelscope", "package")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}  # browsers leave them out
+_HOST_NAME = re.compile(r"\*|[A-Za-z0-9._-]+|\[?[0-9A-Fa-f:.]+\]?")
 #: what a path begins with in a recipe, so that it is told from a name
 PATH_STARTS = ("/", "./", "../", "~")
 
@@ -126,6 +129,25 @@ def check_path(value: str) -> str:
     raise ValueError(f"found {value!r}, which is no path. Write ./{value}")
 
 
+def check_origin(value: str) -> str:
+    """An origin as browsers send it, or the star."""
+    if value == "*":
+        return value
+    if not _ORIGIN.fullmatch(value.lower()):
+        bare = re.sub(r"(://[^/]*)/.*", r"\1", value.lower())
+        hint = f". Write {bare}" if _ORIGIN.fullmatch(bare) else ""
+        raise ValueError(f"found {value!r}, expected an origin such as https://chat.example.com, or *{hint}")
+    scheme, _, host = value.lower().partition("://")
+    return f"{scheme}://{host.removesuffix(_DEFAULT_PORTS.get(scheme, ''))}"
+
+
+def check_host_name(value: str) -> str:
+    """A host's name or address without scheme and port, or the star."""
+    if not _HOST_NAME.fullmatch(value):
+        raise ValueError(f"found {value!r}, expected a name or an address without scheme, port and path, or *")
+    return value.lower()
+
+
 def as_tuple(value: object) -> object:
     """A list as the frozen tuple that recipes hold."""
     return tuple(value) if isinstance(value, list) else value
@@ -144,6 +166,8 @@ Source = Annotated[
     Expect("a path (./, ../, / or ~), hf:org/name, modelscope:org/name or package:distribution/file"),
 ]
 FilePath = Annotated[str, AfterValidator(check_path), Expect("a path (./, ../, / or ~)")]
+Origin = Annotated[str, AfterValidator(check_origin), Expect("an origin such as https://chat.example.com, or *")]
+HostName = Annotated[str, AfterValidator(check_host_name), Expect("a host's name without scheme and port, or *")]
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[
     int,
@@ -162,7 +186,9 @@ __all__ = [
     "DeviceName",
     "Expect",
     "FilePath",
+    "HostName",
     "Listed",
+    "Origin",
     "Positive",
     "Seconds",
     "Slug",
@@ -171,6 +197,8 @@ __all__ = [
     "Text",
     "Unit",
     "Word",
+    "check_host_name",
+    "check_origin",
     "check_path",
     "check_source",
     "check_specifier",

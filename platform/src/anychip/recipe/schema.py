@@ -13,7 +13,9 @@ from anychip.recipe.quantities import (
     DeviceName,
     Expect,
     FilePath,
+    HostName,
     Listed,
+    Origin,
     Positive,
     Seconds,
     Slug,
@@ -233,6 +235,21 @@ class SecretRef(Section):
         return self
 
 
+class TlsSection(Section):
+    """What the service proves its name with; clients then use https."""
+
+    certificate: Annotated[
+        Text,
+        Expect("the path of a file"),
+        Field(description="The certificate's PEM file, with the chain behind it. A renewed one is taken up at once."),
+    ]
+    key: Annotated[
+        Text,
+        Expect("the path of a file"),
+        Field(description="The PEM file with the certificate's private key, not encrypted."),
+    ]
+
+
 class ServerSection(Section):
     """Where the service listens, and to whom."""
 
@@ -245,8 +262,28 @@ class ServerSection(Section):
     ] = None
     api_key: Annotated[
         SecretRef | None,
-        Field(description="What clients must send as bearer token: {env: NAME} or {file: path}. null: nothing."),
+        Field(
+            description="What clients must send as bearer token: {env: NAME}, or {file: path} for any number of keys, "
+            "one a line, `name: key` or the key alone. A changed file counts at once. null: nothing."
+        ),
         Expect("{env: NAME} or {file: path}"),
+    ] = None
+    cors: Annotated[
+        Listed[Origin],
+        Field(
+            description="Origins of web pages that may use the service from a browser, such as "
+            'https://chat.example.com; "*": all. []: none.'
+        ),
+    ] = ()
+    allowed_hosts: Annotated[
+        Listed[HostName],
+        Field(
+            description="Names that requests may be for (their Host), beside localhost and its addresses; requests for "
+            'others get 421. "*": any. []: no others where host is an address of this machine alone, any where not.'
+        ),
+    ] = ()
+    tls: Annotated[
+        TlsSection | None, Field(description="The certificate that the service shows. null: plain HTTP.")
     ] = None
     unknown_fields: Annotated[
         Literal["strict", "lenient"],
@@ -323,4 +360,5 @@ __all__ = [
     "Section",
     "ServerSection",
     "SloSection",
+    "TlsSection",
 ]

@@ -9,7 +9,8 @@ from starlette.routing import Route
 
 from anychip.server.endpoints import ENDPOINTS
 from anychip.server.errors import HANDLERS
-from anychip.server.middleware import Gate
+from anychip.server.http_counts import HttpCounts
+from anychip.server.network import Network
 from anychip.server.openapi import write_document
 from anychip.server.service import Service
 from anychip.server.settings import EngineAccess, PromptTemplate, ServerSettings, TextTokenizer
@@ -25,13 +26,14 @@ def create_app(
     tokenizer: TextTokenizer,
     template: PromptTemplate | None = None,
     thinking: TemplateThinking = NO_THINKING,
+    network: Network | None = None,
 ) -> Starlette:
     """The application; its Service is `app.state.service`."""
     service = Service(settings, engine, tokenizer, template, thinking)
-    app = Starlette(routes=list(ROUTES), exception_handlers=dict(HANDLERS))
+    layers = (network or Network()).layers(HttpCounts(service, frozenset(route.path for route in ROUTES)))
+    app = Starlette(routes=list(ROUTES), exception_handlers=dict(HANDLERS), middleware=layers)
     app.state.service = service
     app.state.document = cache(lambda: _document(settings))
-    app.add_middleware(Gate, service=service, paths=frozenset(route.path for route in ROUTES))
     return app
 
 

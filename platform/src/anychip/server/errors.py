@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
-import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from anychip.server.record import current
 from anychip_sdk.errors import AnychipError, EngineDead, QueueFull, RequestInvalid
 
 ErrorType = Literal["invalid_request_error", "authentication_error", "rate_limit_error", "server_error"]
-
-log = structlog.get_logger("anychip.server")
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -57,6 +55,14 @@ def json_response(body: object, status: int = 200, headers: dict[str, str] | Non
     return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
 
 
+def note(error: Exception) -> ErrorReply:
+    """The body that belongs to an error, which the request's line in the log will name."""
+    reply = error_reply(error)
+    unnamed = "invalid_request" if isinstance(error, RequestInvalid) else "internal_error"
+    current().fail(str(reply.error.code or unnamed), reply.error.param)
+    return reply
+
+
 def error_response(error: Exception) -> Response:
     headers = {}
     if isinstance(error, QueueFull):
@@ -65,7 +71,7 @@ def error_response(error: Exception) -> Response:
         headers["Retry-After"] = "1"
     if isinstance(error, RequestInvalid) and error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return json_response(error_reply(error), status_of(error), headers)
+    return json_response(note(error), status_of(error), headers)
 
 
 async def on_anychip_error(_request: Request, error: Exception) -> Response:
@@ -75,6 +81,7 @@ async def on_anychip_error(_request: Request, error: Exception) -> Response:
 async def on_http_exception(request: Request, error: Exception) -> Response:
     """Unknown paths and methods, in the same shape as every other error."""
     assert isinstance(error, HTTPException)
+    current().fail(error.detail)
     message = f"{request.method} {request.url.path}: {error.detail}"
     body = ErrorReply(ErrorBody(message, "invalid_request_error", code=error.status_code))
     return json_response(body, error.status_code, dict(error.headers or {}))
@@ -85,16 +92,10 @@ async def on_disconnect(_request: Request, _error: Exception) -> Response:
     return Response(status_code=499)
 
 
-async def on_unforeseen(request: Request, error: Exception) -> Response:
-    log.error("request failed", path=request.url.path, exc_info=error)
-    return error_response(error)
-
-
 HANDLERS = {
     AnychipError: on_anychip_error,
     HTTPException: on_http_exception,
     ClientDisconnect: on_disconnect,
-    Exception: on_unforeseen,
 }
 
-__all__ = ["HANDLERS", "ErrorBody", "ErrorReply", "error_reply", "error_response", "json_response", "status_of"]
+__all__ = ["HANDLERS", "ErrorBody", "ErrorReply", "error_reply", "error_response", "json_response", "note", "status_of"]

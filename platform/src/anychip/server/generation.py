@@ -11,6 +11,7 @@ from anychip.engine.mailbox import Generation
 from anychip.engine.outputs import ChoiceAssembler, Splitter, TextDelta, Usage
 from anychip.engine.request import FinishReason, GenerateRequest, SamplingParams, TokenEvent
 from anychip.server.metrics import Metrics
+from anychip.server.record import current
 from anychip.server.settings import EngineAccess, TextTokenizer
 from anychip_sdk.errors import AnychipError, EngineDead
 
@@ -50,6 +51,8 @@ class Run:
         self.job = job
         self.usage = Usage()
         self._usages: list[Usage] = []
+        self._finishes: dict[str, None] = {}  # each reason once, in order
+        self._record = current()
         self._generation = generation
         self._metrics = metrics
         self._arrival_s = self._last_s = arrival_s
@@ -119,12 +122,21 @@ class Run:
         if unfinished := sum(self._open_choices.values()):
             self._metrics.finished.labels(self._failure).inc(unfinished)
             self._metrics.aborted.inc(len(self._generation.request_ids))
+            self._finishes[self._failure] = None
         self._generation.abort()
         self._metrics.e2e_s.observe(time.monotonic() - self._arrival_s)
         self._metrics.prompt_tokens.inc(self.usage.prompt_tokens)
         self._metrics.cached_tokens.inc(self.usage.cached_tokens)
         self._metrics.prompt_sizes.observe(self.usage.prompt_tokens)
         self._metrics.generation_sizes.observe(self.usage.completion_tokens)
+        self._note()
+
+    def _note(self) -> None:
+        """Say in the request's line of the log what came of it."""
+        record, usage = self._record, self.usage
+        record.generation, record.finish = self.job.id, ",".join(self._finishes)
+        record.prompt_tokens, record.completion_tokens = usage.prompt_tokens, usage.completion_tokens
+        record.cached_tokens = usage.cached_tokens
 
     def _take(self, events: list[TokenEvent]) -> list[TextDelta]:
         self._observe(events)
@@ -139,6 +151,7 @@ class Run:
             self.usage.add(event, delta)
             self._usages[number].add(event, delta)
             if delta.finish_reason is not None:
+                self._finishes[delta.finish_reason] = None
                 self._end_choice(event, delta.finish_reason)
             if delta.text or delta.reasoning or delta.finish_reason is not None:
                 shown.append(delta)
@@ -171,7 +184,10 @@ def failure_of(event: TokenEvent) -> AnychipError:
 
 
 def request_id_of(job: Job, prompt_index: int) -> str:
-    return job.id if len(job.prompts) == 1 else f"{job.id}-{prompt_index}"
+    """The engine's id of one prompt. It begins with the HTTP request's, so that the engine's log lines carry that."""
+    id_ = job.id if len(job.prompts) == 1 else f"{job.id}-{prompt_index}"
+    http_id = current().request_id
+    return f"{http_id}/{id_}" if http_id else id_
 
 
 async def start(job: Job, engine: EngineAccess, tokenizer: TextTokenizer, metrics: Metrics) -> Run:

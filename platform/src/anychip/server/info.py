@@ -20,6 +20,7 @@ from anychip.server.errors import json_response
 from anychip.server.fields import Body
 from anychip.server.openai.not_offered import IGNORED, OFF
 from anychip.server.params import checked_ids
+from anychip.server.record import current
 from anychip.server.service import Service, run_off_loop
 from anychip_sdk.errors import EngineDead
 
@@ -157,6 +158,7 @@ async def flush_cache(request: Request) -> Response:
     """Empty the prefix cache; refused while requests run, whose prefixes it holds."""
     if await _service(request).engine.flush_cache():
         return json_response({"flushed": True})
+    current().fail("busy")
     message = "requests are running; the cache can be flushed when none is"
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": "busy"}
     return json_response({"flushed": False, "error": error}, 400)

@@ -6,6 +6,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from anychip.server.errors import error_response
 from anychip.server.info import not_ready
+from anychip.server.network import Network
 from anychip.server.settings import EngineAccess
 from anychip_sdk.errors import EngineDead
 
@@ -13,17 +14,20 @@ from anychip_sdk.errors import EngineDead
 class Lobby:
     """An application that hands everything on to `app` once that is set."""
 
-    def __init__(self, engine: EngineAccess) -> None:
+    def __init__(self, engine: EngineAccess, network: Network | None = None) -> None:
         self._engine = engine
+        self._waiting_room = (network or Network()).around(self._answer)
         self.app: ASGIApp | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await (self.app or self._answer(scope))(scope, receive, send)
+        await (self.app or self._waiting_room)(scope, receive, send)
 
-    def _answer(self, scope: Scope) -> ASGIApp:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] in {"/health", "/ready"}:
-            return not_ready("loading", self._engine.progress)
-        return error_response(EngineDead("the model is still loading"))
+            reply = not_ready("loading", self._engine.progress)
+        else:
+            reply = error_response(EngineDead("the model is still loading"))
+        await reply(scope, receive, send)
 
 
 __all__ = ["Lobby"]

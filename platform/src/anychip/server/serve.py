@@ -16,13 +16,13 @@ import uvicorn
 from anychip.engine.client import EngineClient
 from anychip.engine.logs import configure_logs
 from anychip.server.app import create_app
+from anychip.server.drain import LAST_WORDS_S, Drain
 from anychip.server.lobby import Lobby
-from anychip.server.service import Service
+from anychip.server.network import Network
 from anychip.server.settings import Served
+from anychip.server.watch import watch
 from anychip_sdk.errors import PortTaken, PreconditionFailed
 
-#: After the drain limit, streams need a moment to send their error event.
-LAST_WORDS_S = 1.0
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 0}
 
 Prepare = Callable[[], Served]
@@ -61,27 +61,19 @@ class _Server(uvicorn.Server):
 class _Process:
     """The running service and what stops it."""
 
-    def __init__(self, server: _Server, client: EngineClient, lobby: Lobby) -> None:
+    def __init__(self, server: _Server, client: EngineClient, lobby: Lobby, network: Network) -> None:
         self._server = server
         self._client = client
         self._lobby = lobby
-        self._service: Service | None = None  # until the engine is ready
-        self._drain_s = 0.0
+        self._network = network
+        self._drain = Drain(self._close, self._close_at_once)
         self.exit_code = 0
 
     def stop(self, exit_code: int) -> None:
         """First call: drain. Second: end at once."""
-        if self._server.should_exit:
-            log.warning("stopping at once")
-            self._end_all()
-            self._server.force_exit = True
-            return
-        self.exit_code = exit_code
-        log.info("stopping", drain_s=self._drain_s)
-        if self._service is not None:
-            self._service.drain()
-        self._server.should_exit = True
-        asyncio.get_running_loop().call_later(self._drain_s, self._end_all)
+        if not self._drain.has_begun:
+            self.exit_code = exit_code
+        self._drain.stop()
 
     async def open(self, prepare: Prepare) -> None:
         """Prepare while the engine loads, serve once both are done, and end the service when there is no engine."""
@@ -89,46 +81,55 @@ class _Process:
         try:
             served, _ = await asyncio.gather(preparing, self._client.wait_ready())
         except BaseException:
-            self._server.should_exit = True
+            self._close()
             raise
-        app = create_app(served.settings, self._client, served.tokenizer, served.template, served.thinking)
-        self._service, self._drain_s = app.state.service, served.settings.drain_s
-        self._server.config.timeout_graceful_shutdown = int(self._drain_s + LAST_WORDS_S)
+        app = create_app(
+            served.settings, self._client, served.tokenizer, served.template, served.thinking, self._network
+        )
+        self._drain.begin_service(app.state.service, served.settings.drain_s)
         self._lobby.app = app
         assert self._client.fatal is not None
         error = await self._client.fatal
         log.error("there is no engine any more", reason=str(error))
         self.stop(error.exit_code)
 
-    def _end_all(self) -> None:
-        if self._service is not None:
-            self._service.end_all()
+    def _close(self) -> None:
+        self._server.should_exit = True
+
+    def _close_at_once(self) -> None:
+        self._server.should_exit = self._server.force_exit = True
 
 
-async def _serve(listener: socket.socket, client: EngineClient, prepare: Prepare) -> int:
+async def _serve(listener: socket.socket, client: EngineClient, prepare: Prepare, network: Network) -> int:
     """Serve until a signal; the worker loads at once, beside everything else."""
-    lobby = Lobby(client)
+    lobby = Lobby(client, network)
     config = uvicorn.Config(
         lobby,
         lifespan="off",
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_keep_alive=65,
         timeout_graceful_shutdown=int(LAST_WORDS_S),
+        ssl_certfile=None if network.tls is None else network.tls.certificate,
+        ssl_keyfile=None if network.tls is None else network.tls.key,
     )
+    config.load()
     server = _Server(config)
-    process = _Process(server, client, lobby)
+    process = _Process(server, client, lobby, network)
     for number, exit_code in EXIT_CODES.items():
         asyncio.get_running_loop().add_signal_handler(number, process.stop, exit_code)
     await client.start()
     opening = asyncio.create_task(process.open(prepare))
+    watching = asyncio.create_task(watch(network.watched(config.ssl)))
     try:
         await server.serve(sockets=[listener])
         if opening.done():
             opening.result()  # raises what kept it from opening
     finally:
         opening.cancel()
+        watching.cancel()
         await client.close(grace_s=0.5)
     return process.exit_code
 
@@ -141,6 +142,7 @@ def serve(
     *,
     env: Mapping[str, str] | None = None,
     on_listening: Callable[[str, int], None] | None = None,
+    network: Network | None = None,
 ) -> int:
     """Serve until a signal, leaving no process, port or file behind.
 
@@ -156,13 +158,14 @@ def serve(
         prepare: finds out what the worker needn't tell; called in a thread while the worker loads already. What it
             raises ends both.
         env: the worker's environment; None is this process's own.
+        network: whom it answers; None: everybody, without TLS.
         on_listening: told host and port once the port is taken, while the model still loads.
     """
     configure_logs()
     with bind(host, port) as listener:
         if on_listening is not None:
             on_listening(*listener.getsockname()[:2])
-        return _run(_serve(listener, EngineClient(*factory, env=env), prepare))
+        return _run(_serve(listener, EngineClient(*factory, env=env), prepare, network or Network()))
 
 
 def _run(main: Coroutine[object, object, int]) -> int:

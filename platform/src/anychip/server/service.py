@@ -42,6 +42,8 @@ class Service:
         self.thinking = thinking
         self.metrics = Metrics()
         self.is_draining = False
+        self.is_idle = asyncio.Event()  #: no request is being answered, but for probes
+        self.is_idle.set()
 
     @property
     def state(self) -> str:

@@ -19,7 +19,6 @@ class ServerSettings:
     """What one service is told besides its model; it doesn't change while the service runs."""
 
     aliases: tuple[str, ...] = ()  #: further names that requests may use for the model
-    api_key: str | None = field(default=None, repr=False)
     namespace: str = ""  #: of the prefix cache
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)  #: by request field, e.g. temperature
     version: str = ""

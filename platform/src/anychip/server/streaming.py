@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from anychip.server.errors import error_reply
+from anychip.server.errors import note
 from anychip_sdk.errors import AnychipError
 
 DONE = b"data: [DONE]\n\n"
@@ -57,10 +57,10 @@ class EventStream(Response):
             async for frames in self._source:
                 await send({"type": "http.response.body", "body": frames, "more_body": True})
         except AnychipError as error:
-            await send({"type": "http.response.body", "body": frame(error_reply(error)), "more_body": True})
+            await send({"type": "http.response.body", "body": frame(note(error)), "more_body": True})
         except Exception as error:
             log.error("stream failed", exc_info=error)
-            await send({"type": "http.response.body", "body": frame(error_reply(error)), "more_body": True})
+            await send({"type": "http.response.body", "body": frame(note(error)), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
