@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from anychip.engine.request import GenerateRequest, SamplingParams
 from anychip.engine.sequence import Sequence
-from anychip_sdk.errors import RequestInvalid
+from anychip_sdk.errors import QueueFull, RequestInvalid
 from anychip_sdk.kv import KVPool
 
 PolicyName = Literal["lpm", "fcfs"]
@@ -22,7 +23,7 @@ class SchedulerConfig:
 
     chunked_prefill_size: int  #: tokens of prompts in one step
     max_running_requests: int  #: sequences in one step: a request counts n times
-    max_queued_requests: int
+    max_queued_requests: int  #: while no place is free; 0: none waits
     policy: PolicyName
     prefix_cache: bool
     context_length: int  #: tokens of prompt and output
@@ -36,7 +37,6 @@ class SchedulerConfig:
         for name in (
             "chunked_prefill_size",
             "max_running_requests",
-            "max_queued_requests",
             "context_length",
             "page_size",
             "vocab_size",
@@ -46,6 +46,9 @@ class SchedulerConfig:
             if value < 1:
                 message = f"SchedulerConfig.{name} is {value}, at least 1 is expected"
                 raise ValueError(message)
+        if self.max_queued_requests < 0:
+            message = f"SchedulerConfig.max_queued_requests is {self.max_queued_requests}, at least 0 is expected"
+            raise ValueError(message)
         if self.policy not in ("lpm", "fcfs"):
             message = f"SchedulerConfig.policy is {self.policy!r}, expected 'lpm' or 'fcfs'"
             raise ValueError(message)
@@ -89,6 +92,11 @@ class OutputEstimate:
             return remaining
         return max(self.EXACT, int(min(remaining, self.LONGEST) * self.ratio))
 
+    def pages(self, sequence: Sequence, pages_held: int, page_size: int) -> int:
+        """Pages that a sequence and its forks are expected to take beyond those held; forks copy one page each."""
+        growth = -(-(len(sequence.tokens) + self.tokens(sequence)) // page_size) - pages_held
+        return sequence.width * growth + sequence.width - 1
+
 
 def running_limit(config: SchedulerConfig, pool: KVPool) -> int:
     """How many sequences run at once: as many as are configured and, where the model keeps slot states, have a slot.
@@ -116,6 +124,30 @@ def validate(request: GenerateRequest, config: SchedulerConfig, pages_total: int
     if request.params.n > config.max_running_requests:
         message = f"n is {request.params.n}, but at most {config.max_running_requests} sequences run at once"
         raise RequestInvalid(message, param="n")
+
+
+def check_queue(
+    request: GenerateRequest,
+    running: Iterable[Sequence],
+    waiting: Iterable[Sequence],
+    places: int,
+    queued_max: int,
+) -> None:
+    """Refuse a request that would have to wait where enough do already; what can begin with the next step doesn't wait.
+
+    Raises:
+        QueueFull: with the limit.
+    """
+    free, queued = places - sum(sequence.width for sequence in running), 0
+    for sequence in waiting:
+        free -= sequence.width
+        queued += free < 0
+    if free < request.params.n and queued >= queued_max:
+        message = (
+            f"all {places} places are taken (scheduler.max_running_requests) and {queued} requests wait already, "
+            f"the limit is {queued_max} (server.max_queued_requests)"
+        )
+        raise QueueFull(message)
 
 
 def _check_prompt(request: GenerateRequest, config: SchedulerConfig, pages_total: int) -> None:
@@ -177,4 +209,4 @@ def _check(param: str, value: float | None, is_valid: bool, expected: str) -> No
         raise RequestInvalid(message, param=param)
 
 
-__all__ = ["OutputEstimate", "PolicyName", "SchedulerConfig", "running_limit", "validate"]
+__all__ = ["OutputEstimate", "PolicyName", "SchedulerConfig", "check_queue", "running_limit", "validate"]
