@@ -5,6 +5,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from anychip.engine.request import GenerateRequest, SamplingParams
+from anychip_sdk.errors import CheckpointInvalid
 from support.engines import core_of, greedy, make_recipe, random_prompts, run
 from support.tiny_models import make_tiny
 
@@ -123,3 +124,33 @@ def test_a_bias_beyond_all_numbers_ends_its_request_alone(core, params):
     tokens, last = outcome(core, mates(), late=[huge])
     assert {key: tokens[key] for key in alone} == alone
     assert last["bad", 0].finish_reason == "error"
+
+
+@pytest.mark.parametrize("fusion", ["auto", []], ids=["fused", "plain"])
+@pytest.mark.parametrize(
+    ("weight", "op", "named"),
+    [
+        ("model.layers.1.mlp.down_proj.weight", ("ffn", "linear"), "model.layers.1.mlp"),
+        ("model.embed_tokens.weight", ("embedding",), "model.embed_tokens.weight holds such numbers"),
+        ("model.norm.weight", ("rms_norm",), "model.norm.weight holds such numbers"),
+        ("lm_head.weight", ("lm_head",), "lm_head.weight"),
+    ],
+)
+def test_a_load_names_the_first_op_and_the_weights_that_are_not_finite(tmp_path, weight, op, named, fusion):
+    folder = make_tiny(tmp_path / "nan", "qwen2", num_hidden_layers=2)
+    weights = load_file(folder / "model.safetensors")
+    weights[weight].view(-1)[5] = torch.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with core_of(make_recipe(folder, fusion={"policies": fusion})) as core, pytest.raises(CheckpointInvalid) as caught:
+        core.warm_up()
+    said = str(caught.value)
+    assert "at warm-up the model computes NaN or infinity" in said
+    assert f"the first op with a result that is not finite is {op[0]} " in said or (
+        f"the first op with a result that is not finite is {op[-1]} " in said
+    )
+    assert named in said.partition("the first op")[2]
+
+
+def test_a_model_with_a_bad_row_that_no_warm_up_meets_loads(tiny):
+    with core_of(make_recipe(tiny)) as core:
+        core.warm_up()

@@ -98,6 +98,15 @@ class Fields:
         return tuple(items)
 
 
+def foreign_ids(where: str, key: str, ids: Sequence[int], rows: int) -> list[str]:
+    """What is to be said of token ids for which a model with so many rows has none."""
+    wrong = [token for token in ids if not 0 <= token < rows]
+    if not wrong:
+        return []
+    named = ", ".join(map(str, wrong))
+    return [f"{where}: {key} is {named}, expected ids from 0 to {rows - 1}, as the embedding has {rows} rows"]
+
+
 def refuse(where: str, problems: Sequence[str], *, hint: str | None = None) -> CheckpointInvalid:
     """The error that lists every problem of one checkpoint."""
     if len(problems) == 1:
@@ -106,4 +115,4 @@ def refuse(where: str, problems: Sequence[str], *, hint: str | None = None) -> C
     return CheckpointInvalid(f"checkpoint {where} has {len(problems)} problems:\n{lines}", hint=hint)
 
 
-__all__ = ["Fields", "refuse"]
+__all__ = ["Fields", "foreign_ids", "refuse"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 
 from torch import nn
 
@@ -10,7 +11,7 @@ from anychip.models.config import ModelConfig
 from anychip.models.families.llama import LlamaConfig
 from anychip.models.families.qwen2 import Qwen2Config
 from anychip.models.families.qwen3 import Qwen3Config
-from anychip.models.raw import Fields, refuse
+from anychip.models.raw import Fields, foreign_ids, refuse
 from anychip.models.state import number_states
 
 FAMILIES: tuple[type[ModelConfig], ...] = (
@@ -46,7 +47,13 @@ def parse_config(
         method = section.string("quant_method", "unnamed") if section else "unnamed"
         problems.append(f"config.json: quantization_config ({method}) is not supported; use unquantized weights")
     family = _architectures()[architecture]
-    return family.parse(architecture, fields, Fields(generation, problems, "generation_config.json"))
+    others = Fields(generation, problems, "generation_config.json")
+    config = family.parse(architecture, fields, others)
+    rows = config.vocab_size
+    for one, key in product((fields, others), ("bos_token_id", "eos_token_id", "pad_token_id")):
+        known = [token for token in one.token_ids(key) if token >= 0]
+        problems.extend(line for line in foreign_ids(one.where, key, known, rows) if line not in problems)
+    return config
 
 
 def build_model(config: ModelConfig) -> nn.Module:
