@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +13,8 @@ from anychip_sdk.kv import KVPool
 
 PolicyName = Literal["lpm", "fcfs"]
 
+FLOAT32_MAX, FLOAT32_LEAST = 3.4028234e38, 1.1754944e-38  #: the largest, and the least with full precision
+TOP_K_MAX = 2**31 - 1
 TOP_MAX = 20  #: of the likeliest tokens whose log-probabilities a request may ask for
 
 
@@ -173,7 +174,7 @@ def _check_ids(params: SamplingParams, vocab_size: int) -> None:
         _check_range("stop_token_ids", token, vocab_size)
     for token, bias in params.logit_bias:
         _check_range("logit_bias", token, vocab_size)
-        _check("logit_bias", bias, math.isfinite(bias), "a finite number")
+        _check("logit_bias", bias, abs(bias) <= FLOAT32_MAX, "a number that float32 holds")
 
 
 def _check_range(param: str, token: int, vocab_size: int) -> None:
@@ -193,14 +194,15 @@ def _check_numbers(params: SamplingParams) -> None:
         p.min_tokens >= 0 and (limit is None or p.min_tokens <= limit),
         f"0 to max_tokens ({'unlimited' if limit is None else limit})",
     )
-    _check("temperature", p.temperature, 0 <= p.temperature < math.inf, "a finite number, at least 0")
+    _check("temperature", p.temperature, 0 <= p.temperature <= FLOAT32_MAX, "a finite number, at least 0")
     _check("top_p", p.top_p, 0 < p.top_p <= 1, "more than 0 and at most 1")
-    _check("top_k", p.top_k, p.top_k >= 0, "0 (off) or more")
+    _check("top_k", p.top_k, 0 <= p.top_k <= TOP_K_MAX, f"0 (off) to {TOP_K_MAX}")
     _check("min_p", p.min_p, 0 <= p.min_p <= 1, "0 to 1")
-    _check("repetition_penalty", p.repetition_penalty, 0 < p.repetition_penalty < math.inf, "more than 0")
-    _check("presence_penalty", p.presence_penalty, math.isfinite(p.presence_penalty), "a finite number")
+    repetition = p.repetition_penalty
+    _check("repetition_penalty", repetition, FLOAT32_LEAST <= repetition <= FLOAT32_MAX, "more than 0, and finite")
+    _check("presence_penalty", p.presence_penalty, abs(p.presence_penalty) <= FLOAT32_MAX, "a finite number")
     _check("logprobs", p.logprobs, p.logprobs is None or 0 <= p.logprobs <= TOP_MAX, f"0 to {TOP_MAX}")
-    _check("frequency_penalty", p.frequency_penalty, math.isfinite(p.frequency_penalty), "a finite number")
+    _check("frequency_penalty", p.frequency_penalty, abs(p.frequency_penalty) <= FLOAT32_MAX, "a finite number")
 
 
 def _check(param: str, value: float | None, is_valid: bool, expected: str) -> None:

@@ -21,11 +21,8 @@ class Origin(NamedTuple):
 
     def __str__(self) -> str:
         names = ", ".join(self.weights) or "no weight"
-        if self.is_weight:
-            return (
-                f"the first op with a result that is not finite is {self.call}; its weight {names} holds such numbers"
-            )
-        return f"the first op with a result that is not finite is {self.call}, which reads {names}"
+        reads = f"; its weight {names} holds such numbers" if self.is_weight else f", which reads {names}"
+        return f"the first op with a result that is not finite is {self.call}{reads}"
 
 
 def first_non_finite(program: Program, values: Mapping[str, Any], limits: StepLimits, step: Step) -> Origin | None:
