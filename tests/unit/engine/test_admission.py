@@ -58,6 +58,13 @@ def test_ids_outside_the_vocabulary_are_refused_by_name(token: int) -> None:
         ("presence_penalty", math.nan),
         ("frequency_penalty", math.inf),
         ("logit_bias", ((1, math.nan),)),
+        ("logit_bias", ((1, 1e300),)),
+        ("top_k", 10**400),
+        ("temperature", 1e300),
+        ("repetition_penalty", 1e-300),
+        ("repetition_penalty", math.nan),
+        ("presence_penalty", -1e300),
+        ("frequency_penalty", 1e39),
     ],
 )
 def test_numbers_out_of_range_are_refused_by_name(param: str, value: Any) -> None:
@@ -73,6 +80,12 @@ def test_an_empty_prompt_and_more_minimum_than_maximum_are_refused() -> None:
 def test_a_configuration_of_zero_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         config(**{name: 0})
+
+
+def test_no_request_may_wait_but_not_fewer_than_none() -> None:
+    assert config(max_queued_requests=0).max_queued_requests == 0
+    with pytest.raises(ValueError, match="max_queued_requests is -1, at least 0 is expected"):
+        config(max_queued_requests=-1)
 
 
 def test_an_unknown_policy_is_refused() -> None:

@@ -220,3 +220,26 @@ def test_penalties_of_one_row_leave_the_others(sampler):
     logits[:, 5], logits[:, 20] = 3.0, 2.9
     rows = [sequence(temperature=0.0), sequence(temperature=0.0, repetition_penalty=2.0), sequence(temperature=0.0)]
     assert sampler(logits, rows) == [5, 20, 5]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    "params",
+    [{"temperature": 0.0}, {"seed": 1}, {"seed": 1, "top_k": 3, "top_p": 0.5, "min_p": 0.1}, {"logprobs": 2}],
+)
+def test_a_row_without_a_finite_largest_logit_gets_no_token_and_disturbs_no_other(sampler, value, params):
+    logits = random_logits(3)
+    sequences = [sequence(seed=4), sequence(**params), sequence(temperature=0.0)]
+    expected = sampler(logits.clone(), sequences)
+    if value == -math.inf:
+        logits[1] = value
+    else:
+        logits[1, 40] = value
+    found = sampler.drawn(logits, sequences)
+    assert [one.tokens for one in found] == [(expected[0],), (), (expected[2],)]
+
+
+def test_logits_that_are_banned_one_by_one_are_finite_enough(sampler):
+    logits = random_logits(1)
+    logits[0, 1:] = -math.inf
+    assert sampler(logits, [sequence(seed=1)]) == [0]

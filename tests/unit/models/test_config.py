@@ -241,3 +241,19 @@ def test_only_copies_and_derived_buffers_are_ignored():
     for name in ("model.layers.0.self_attn.rotary_emb.inv_freq", "model.layers.0.self_attn.masked_bias"):
         assert untied.ignores(name)
     assert not untied.ignores("model.layers.0.self_attn.q_proj.bias")
+
+
+@pytest.mark.parametrize("key", ["bos_token_id", "eos_token_id", "pad_token_id"])
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_an_id_without_a_row_is_refused_with_file_key_and_value(file, key):
+    wrong = {key: [0, 9999, 512]} if key == "eos_token_id" else {key: 9999}
+    raw, generation = ({**wrong}, {}) if file == "config.json" else ({}, wrong)
+    said = refusal({**LLAMA, "vocab_size": 512, "bos_token_id": 1, "eos_token_id": 2, **raw}, generation)
+    assert f"{file}: {key} is 9999" in said
+    assert "expected ids from 0 to 511, as the embedding has 512 rows" in said
+    assert said.count(key) == 1
+
+
+def test_the_last_row_is_an_id():
+    ids = {"bos_token_id": 511, "eos_token_id": [0, 511], "pad_token_id": 511}
+    assert config_of({**LLAMA, "vocab_size": 512, **ids}).eos_token_ids == (0, 511)

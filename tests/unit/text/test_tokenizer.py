@@ -244,3 +244,12 @@ def test_smollm2_tokenizes_as_published():
 
 def test_a_table_can_be_made_by_hand():
     assert TokenTable((b"a", b"\xc3", b"\xa9"), frozenset({0})).text([0, 1, 2]) == "é"
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused(tmp_path):
+    folder = make_tiny(tmp_path / "few", "llama", tokenizer=True, vocab_size=VOCAB - 2)
+    with open_checkpoint(locate(str(folder))) as checkpoint, pytest.raises(CheckpointInvalid) as caught:
+        Tokenizer.from_checkpoint(checkpoint)
+    assert "tokenizer.json: 2 of its tokens have ids that the model has no row for, up to 511 ('</think>')" in str(
+        caught.value
+    )

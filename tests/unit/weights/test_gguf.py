@@ -221,3 +221,10 @@ def test_llama3_parameters_come_back_out_of_their_factors(theta, dim, factor, lo
 def test_factors_of_another_kind_are_not_taken_for_llama3():
     assert llama3_scaling([1.0] * 32, 10000.0) == {"rope_type": "default"}
     assert llama3_scaling([1 + i / 7 for i in range(32)], 10000.0) is None
+
+
+def test_an_id_without_a_row_is_refused_with_its_key(tmp_path):
+    path = make_tiny(tmp_path / "hf", "llama", eos_token_id=9999)
+    said = refusal(write_gguf(path, tmp_path / "x.gguf"))
+    assert "metadata: tokenizer.ggml.eos_token_id is 9999, expected ids from 0 to 511" in said
+    assert said.count("9999") == 1

@@ -54,6 +54,14 @@ def event_of(sequence: Sequence, drawn: Drawn, count: int, reason: Literal["stop
     return sequence.event([*tokens[:count]], None, None, drawn.logprobs[:count])
 
 
+def fault_of(sequence: Sequence) -> str:
+    """What is wrong where a step found nothing to choose from, and where."""
+    place = len(sequence.tokens) - 1
+    what = f"non-finite logits for output token {sequence.output_count}, behind token id {sequence.tokens[place]} at"
+    after = ", after its bias, penalties and bans" if sequence.request.params.is_adjusted else ""
+    return f"{what} position {place}{after}: the largest is NaN or infinite; only this request has ended"
+
+
 def _check_room(sequence: Sequence, tokens: tuple[int, ...], page_size: int) -> None:
     if sequence.scheduled != sequence.computed:
         message = (
@@ -70,4 +78,4 @@ def _check_room(sequence: Sequence, tokens: tuple[int, ...], page_size: int) -> 
         raise ValueError(message)
 
 
-__all__ = ["accept", "event_of", "length_limit"]
+__all__ = ["accept", "event_of", "fault_of", "length_limit"]

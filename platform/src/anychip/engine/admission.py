@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from anychip.engine.request import GenerateRequest, SamplingParams
 from anychip.engine.sequence import Sequence
-from anychip_sdk.errors import RequestInvalid
+from anychip_sdk.errors import QueueFull, RequestInvalid
 from anychip_sdk.kv import KVPool
 
 PolicyName = Literal["lpm", "fcfs"]
 
+FLOAT32_MAX, FLOAT32_LEAST = 3.4028234e38, 1.1754944e-38  #: the largest, and the least with full precision
+TOP_K_MAX = 2**31 - 1
 TOP_MAX = 20  #: of the likeliest tokens whose log-probabilities a request may ask for
 
 
@@ -22,7 +24,7 @@ class SchedulerConfig:
 
     chunked_prefill_size: int  #: tokens of prompts in one step
     max_running_requests: int  #: sequences in one step: a request counts n times
-    max_queued_requests: int
+    max_queued_requests: int  #: while no place is free; 0: none waits
     policy: PolicyName
     prefix_cache: bool
     context_length: int  #: tokens of prompt and output
@@ -36,7 +38,6 @@ class SchedulerConfig:
         for name in (
             "chunked_prefill_size",
             "max_running_requests",
-            "max_queued_requests",
             "context_length",
             "page_size",
             "vocab_size",
@@ -46,6 +47,9 @@ class SchedulerConfig:
             if value < 1:
                 message = f"SchedulerConfig.{name} is {value}, at least 1 is expected"
                 raise ValueError(message)
+        if self.max_queued_requests < 0:
+            message = f"SchedulerConfig.max_queued_requests is {self.max_queued_requests}, at least 0 is expected"
+            raise ValueError(message)
         if self.policy not in ("lpm", "fcfs"):
             message = f"SchedulerConfig.policy is {self.policy!r}, expected 'lpm' or 'fcfs'"
             raise ValueError(message)
@@ -89,6 +93,11 @@ class OutputEstimate:
             return remaining
         return max(self.EXACT, int(min(remaining, self.LONGEST) * self.ratio))
 
+    def pages(self, sequence: Sequence, pages_held: int, page_size: int) -> int:
+        """Pages that a sequence and its forks are expected to take beyond those held; forks copy one page each."""
+        growth = -(-(len(sequence.tokens) + self.tokens(sequence)) // page_size) - pages_held
+        return sequence.width * growth + sequence.width - 1
+
 
 def running_limit(config: SchedulerConfig, pool: KVPool) -> int:
     """How many sequences run at once: as many as are configured and, where the model keeps slot states, have a slot.
@@ -118,6 +127,30 @@ def validate(request: GenerateRequest, config: SchedulerConfig, pages_total: int
         raise RequestInvalid(message, param="n")
 
 
+def check_queue(
+    request: GenerateRequest,
+    running: Iterable[Sequence],
+    waiting: Iterable[Sequence],
+    places: int,
+    queued_max: int,
+) -> None:
+    """Refuse a request that would have to wait where enough do already; what can begin with the next step doesn't wait.
+
+    Raises:
+        QueueFull: with the limit.
+    """
+    free, queued = places - sum(sequence.width for sequence in running), 0
+    for sequence in waiting:
+        free -= sequence.width
+        queued += free < 0
+    if free < request.params.n and queued >= queued_max:
+        message = (
+            f"all {places} places are taken (scheduler.max_running_requests) and {queued} requests wait already, "
+            f"the limit is {queued_max} (server.max_queued_requests)"
+        )
+        raise QueueFull(message)
+
+
 def _check_prompt(request: GenerateRequest, config: SchedulerConfig, pages_total: int) -> None:
     ids = request.prompt_ids
     if not ids:
@@ -141,7 +174,7 @@ def _check_ids(params: SamplingParams, vocab_size: int) -> None:
         _check_range("stop_token_ids", token, vocab_size)
     for token, bias in params.logit_bias:
         _check_range("logit_bias", token, vocab_size)
-        _check("logit_bias", bias, math.isfinite(bias), "a finite number")
+        _check("logit_bias", bias, abs(bias) <= FLOAT32_MAX, "a number that float32 holds")
 
 
 def _check_range(param: str, token: int, vocab_size: int) -> None:
@@ -161,14 +194,15 @@ def _check_numbers(params: SamplingParams) -> None:
         p.min_tokens >= 0 and (limit is None or p.min_tokens <= limit),
         f"0 to max_tokens ({'unlimited' if limit is None else limit})",
     )
-    _check("temperature", p.temperature, 0 <= p.temperature < math.inf, "a finite number, at least 0")
+    _check("temperature", p.temperature, 0 <= p.temperature <= FLOAT32_MAX, "a finite number, at least 0")
     _check("top_p", p.top_p, 0 < p.top_p <= 1, "more than 0 and at most 1")
-    _check("top_k", p.top_k, p.top_k >= 0, "0 (off) or more")
+    _check("top_k", p.top_k, 0 <= p.top_k <= TOP_K_MAX, f"0 (off) to {TOP_K_MAX}")
     _check("min_p", p.min_p, 0 <= p.min_p <= 1, "0 to 1")
-    _check("repetition_penalty", p.repetition_penalty, 0 < p.repetition_penalty < math.inf, "more than 0")
-    _check("presence_penalty", p.presence_penalty, math.isfinite(p.presence_penalty), "a finite number")
+    repetition = p.repetition_penalty
+    _check("repetition_penalty", repetition, FLOAT32_LEAST <= repetition <= FLOAT32_MAX, "more than 0, and finite")
+    _check("presence_penalty", p.presence_penalty, abs(p.presence_penalty) <= FLOAT32_MAX, "a finite number")
     _check("logprobs", p.logprobs, p.logprobs is None or 0 <= p.logprobs <= TOP_MAX, f"0 to {TOP_MAX}")
-    _check("frequency_penalty", p.frequency_penalty, math.isfinite(p.frequency_penalty), "a finite number")
+    _check("frequency_penalty", p.frequency_penalty, abs(p.frequency_penalty) <= FLOAT32_MAX, "a finite number")
 
 
 def _check(param: str, value: float | None, is_valid: bool, expected: str) -> None:
@@ -177,4 +211,4 @@ def _check(param: str, value: float | None, is_valid: bool, expected: str) -> No
         raise RequestInvalid(message, param=param)
 
 
-__all__ = ["OutputEstimate", "PolicyName", "SchedulerConfig", "running_limit", "validate"]
+__all__ = ["OutputEstimate", "PolicyName", "SchedulerConfig", "check_queue", "running_limit", "validate"]

@@ -28,7 +28,8 @@ from anychip.plan.make import prepare
 from anychip.plan.plan import Decision, Plan
 from anychip.recipe import load as load_recipe
 from anychip.recipe.schema import Recipe
-from anychip_sdk.errors import UsageError
+from anychip_sdk.errors import CheckpointInvalid, UsageError
+from anychip_sdk.step import Step
 
 log = structlog.get_logger("anychip.engine")
 
@@ -57,6 +58,7 @@ class EngineCore:
         self._laps = self._runner.laps
         self._flights: deque[_Flight] = deque()
         self._last_result_s = 0.0
+        self._last_step: Step | None = None  # that was committed
 
     @property
     def model(self) -> ModelFacts:
@@ -90,6 +92,7 @@ class EngineCore:
             return []
         self._submit()  # what comes behind it, if that can be said already: the device goes on meanwhile
         flight = self._flights.popleft()
+        self._last_step = flight.pending.step
         result = flight.pending.wait()
         events = self._scheduler.commit(flight.batch, result.drawn)
         self._laps.lap("commit")
@@ -157,6 +160,9 @@ class EngineCore:
         """Run what a first request would be the first to run: prefill, decode, greedy and drawn tokens.
 
         Where a time per output token is promised, a longer prompt follows, by which the pace of prompts is measured.
+
+        Raises:
+            CheckpointInvalid: logits are not finite; with the first op that makes such numbers.
         """
         self._warm_up(32, 0.0)
         self._warm_up(32, 1.0)
@@ -172,8 +178,19 @@ class EngineCore:
         params = SamplingParams(temperature=temperature, seed=0, max_tokens=3, ignore_eos=True)
         self.add(GenerateRequest(WARM_UP_ID, prompt, params))
         while self.has_work:
-            self.step()
+            for event in self.step():
+                if event.error is not None:
+                    raise self._unusable(event.error)
         self.flush_cache()
+
+    def _unusable(self, reason: str) -> CheckpointInvalid:
+        """The error of a model that can't answer the first request."""
+        origin = None if self._last_step is None else self._runner.origin(self._last_step)
+        where = "" if origin is None else f"; {origin}"
+        return CheckpointInvalid(
+            f"{self.plan.model.path}: at warm-up the model computes NaN or infinity: {reason}{where}",
+            hint="the weights are damaged, or too large for the dtype: try model.dtype: float32 or bfloat16",
+        )
 
     def _new_scheduler(self) -> Scheduler:
         return Scheduler(scheduler_config(self.plan), self._model.pool, self._pace)

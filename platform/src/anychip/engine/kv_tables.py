@@ -196,6 +196,22 @@ class KVTables:
         sequence.cached_pages = sequence.computed = sequence.scheduled = sequence.owned = 0
         sequence.table_version += 1
 
+    def distrust(self, sequence: Sequence, page: int, running: Iterable[Sequence]) -> None:
+        """Take what is cached of the sequence from that page on out of the tree, with all that was computed behind it.
+
+        Args:
+            running: sequences that may hold such pages; they keep them, as pages of their own.
+        """
+        if self.cache is None:
+            return
+        nodes = self.cache.below(sequence.request.namespace, sequence.key(), page)
+        doubtful = set(nodes)
+        for other in running:
+            if other.node in doubtful:
+                self.cache.unlock(other.node)
+                other.node, other.cached_pages = None, 0
+        self.cache.remove(nodes)
+
     def flush(self) -> None:
         """Evict all that nobody holds."""
         if self.cache is not None:

@@ -7,7 +7,7 @@ device before the large pieces are in place.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -47,6 +47,7 @@ class LoadedModel:
     timings_s: dict[str, float]
     weight_errors: Mapping[str, float]  #: of each quantized matrix, relative to its numbers
     weight_bytes: int  #: that weights take on the device, as their kernels hold them
+    values: Mapping[str, Any] = field(default_factory=dict)  #: the constants of the plan's program, by key
 
     def close(self) -> None:
         self.pool.close()
@@ -85,7 +86,15 @@ def load_model(prepared: Prepared, report: Report) -> LoadedModel:
     finally:
         checkpoint.close()
     return LoadedModel(
-        plan, device, pool, generated.logits, generated.source, laps.totals_s, loading.errors, loading.held_bytes
+        plan,
+        device,
+        pool,
+        generated.logits,
+        generated.source,
+        laps.totals_s,
+        loading.errors,
+        loading.held_bytes,
+        values,
     )
 
 

@@ -157,6 +157,27 @@ class RadixCache:
         self.pages_evicted += len(freed)
         return len(freed)
 
+    def below(self, namespace: str, key: bytes | bytearray, page: int) -> list[Node]:
+        """The node that holds that page of the key's path, and all below, parents first; none where it isn't cached.
+
+        Where the node begins before that page, it is split.
+        """
+        match = self.match(namespace, key, page + 1)
+        if match.node is None or match.pages <= page:
+            return []
+        before = match.node_pages - 1  # pages of the node that come before
+        if before:
+            self._touch(self._split(match.node, before))
+        return list(_subtree(match.node))
+
+    def remove(self, nodes: list[Node]) -> None:
+        """Give up unlocked nodes, all that is below them among them; parents first."""
+        for node in reversed(nodes):
+            self._snapshots.drop(node)
+            self._pool.free(node.pages)
+            self.pages_evictable -= len(node.pages)
+            self._detach(node)
+
     def unlocked_pages(self, match: Match) -> int:
         """How many of the match's pages count as evictable now, and will not once it is locked."""
         if match.node is None or match.node.locks:
@@ -170,11 +191,8 @@ class RadixCache:
 
     def nodes(self) -> Iterator[Node]:
         """Every node, roots included, parents first."""
-        stack = list(self._roots.values())
-        while stack:
-            node = stack.pop()
-            yield node
-            stack.extend(node.children.values())
+        for root in self._roots.values():
+            yield from _subtree(root)
 
     def unlocked(self) -> Iterator[Node]:
         """The nodes that may be evicted, in that order."""
@@ -243,6 +261,15 @@ class RadixCache:
     def _path_pages(self, node: Node) -> list[int]:
         runs = [step.pages for step in _path(node)]
         return [page for run in reversed(runs) for page in run]
+
+
+def _subtree(node: Node) -> Iterator[Node]:
+    """The node and all below it, parents first."""
+    stack = [node]
+    while stack:
+        found = stack.pop()
+        yield found
+        stack.extend(found.children.values())
 
 
 def _path(node: Node | None) -> Iterator[Node]:

@@ -38,6 +38,11 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether what was said counts when the next token is chosen."""
         return bool(self.repetition_penalty != 1.0 or self.presence_penalty or self.frequency_penalty)
 
+    @property
+    def is_adjusted(self) -> bool:
+        """Whether the request itself changes logits."""
+        return bool(self.logit_bias or self.min_tokens or self.is_penalised)
+
 
 class GenerateRequest(msgspec.Struct, frozen=True):
     id: str

@@ -14,6 +14,7 @@ import torch
 from anychip.engine.inputs import InputBuilder
 from anychip.engine.laps import STEP_PARTS, Laps
 from anychip.engine.loader import LoadedModel, step_limits
+from anychip.engine.non_finite import Origin, first_non_finite
 from anychip.engine.page_rows import PageTable
 from anychip.engine.sampler import Chosen, Sampler
 from anychip.engine.state_ops import ClearSlot, StateOp
@@ -37,11 +38,18 @@ class _Held:
 class Pending:
     """A step that was submitted; its tokens may not be there yet."""
 
-    __slots__ = ("_chosen", "_done", "_draws", "_number", "_runner")
+    __slots__ = ("_chosen", "_done", "_draws", "_number", "_runner", "step")
 
     def __init__(
-        self, runner: Runner, number: int, draws: SequenceOf[Draw], chosen: Chosen | None, done: Event | None
+        self,
+        runner: Runner,
+        number: int,
+        step: Step,
+        draws: SequenceOf[Draw],
+        chosen: Chosen | None,
+        done: Event | None,
     ) -> None:
+        self.step = step
         self._runner = runner
         self._number = number
         self._draws = draws
@@ -94,7 +102,13 @@ class Runner:
             logits = self._model.forward(step)
             self.laps.lap("forward")
             chosen = self._choose(logits) if self._draws else None
-        return Pending(self, plan.number, self._draws, chosen, self._transfers.mark())
+        return Pending(self, plan.number, step, self._draws, chosen, self._transfers.mark())
+
+    def origin(self, step: Step) -> Origin | None:
+        """Where a step that was run stops being finite; it is run once more, call by call, for that."""
+        plan = self._model.plan
+        with torch.inference_mode():
+            return first_non_finite(plan.program, self._model.values, step_limits(plan, self._model.device), step)
 
     def _begun(self, plan: StepPlan) -> Step:
         parents = [row.parent for row in plan.rows if row.parent is not None]

@@ -10,12 +10,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from anychip.engine.biases import Biases
 from anychip.engine.request import LogProb
 from anychip.engine.seeds import uniform
 from anychip.engine.step_plan import Draw, Drawn, History, Sampling
 from anychip.plan.memory import SAMPLED_ROWS
 from anychip_sdk.program import bound_function
 from anychip_sdk.registry import Resolution
+
+NO_TOKEN = -1  #: told in a token's place where there is nothing to choose from
 
 
 class _Scores(NamedTuple):
@@ -33,13 +36,14 @@ class Chosen(NamedTuple):
     tokens: (
         torch.Tensor
     )  #: int64 [draws], on the device; the step behind, which may run before anybody waits, leaves them alone
+    told: torch.Tensor  #: the tokens, but NO_TOKEN for rows whose largest logit isn't finite
     sequences: list[int]  #: that get them
     scores: list[_Scores]
 
     def moved(self, move: Callable[[torch.Tensor], torch.Tensor]) -> Chosen:
-        """The same with all tensors elsewhere."""
+        """The same with all tensors that are told elsewhere."""
         scores = [_Scores(one.rows, move(one.chosen), move(one.top), move(one.top_ids)) for one in self.scores]
-        return Chosen(move(self.tokens), self.sequences, scores)
+        return Chosen(self.tokens, move(self.told), self.sequences, scores)
 
 
 class _Drawn(NamedTuple):
@@ -60,11 +64,9 @@ class _Penalised(NamedTuple):
 class _SamplingGroup(NamedTuple):
     """What stays the same from step to step while the same sequences are sampled."""
 
-    biased: list[int]
+    biases: Biases
     penalised: _Penalised | None
     drawn: list[_Drawn]
-    has_greedy: bool
-    is_plain: bool  #: always the largest of the model's own logits
     scored: list[list[int]]  #: rows whose log-probabilities are wanted, a few at a time
 
 
@@ -101,7 +103,7 @@ class Sampler:
         self._histories: dict[int, _History] = {}
         self._draws: SequenceOf[Draw] = ()  # the last ones
         self._group_of: list[int] = []  # whose they are
-        self._group = _SamplingGroup([], None, [], True, True, [])
+        self._group = self._make_group([], [])
 
     def __call__(self, logits: torch.Tensor, draws: SequenceOf[Draw], later: int = 0) -> Chosen:
         """One token per row.
@@ -112,32 +114,37 @@ class Sampler:
             later: how many tokens further than these say each completion is.
         """
         group = self._group_for(draws)
-        if group.is_plain:
-            return Chosen(self._argmax(logits), self._group_of, [])
-        self._apply_bias(logits, draws, group.biased, later)
+        entries = group.biases.entries(draws, later) if group.biases else None
+        if entries is not None:
+            self._bias(logits, *entries)
         if group.penalised is not None:
             self._apply_penalties(logits, group.penalised)
-        tokens = self._argmax(logits) if group.has_greedy else logits.new_empty(len(draws), dtype=torch.int64)
+        tokens = self._argmax(logits)
+        # the largest is NaN or infinite where any is; of rows that are drawn it is looked at too
+        is_finite = logits.gather(1, tokens.unsqueeze(1)).squeeze(1).isfinite()
         for drawn in group.drawn:
             picked = self._draw(logits, draws, drawn, later)
             tokens = picked if len(drawn.rows) == len(draws) else tokens.index_copy_(0, drawn.places, picked)
         scores = [self._scores(logits, draws, rows, tokens) for rows in group.scored]
-        return Chosen(tokens, self._group_of, scores)
+        return Chosen(tokens, tokens.where(is_finite, NO_TOKEN), self._group_of, scores)
 
     def take(self, draws: SequenceOf[Draw], chosen: Chosen) -> list[Drawn]:
         """The tokens of these draws, from tensors on the host; they count for the next ones."""
-        tokens: list[int] = chosen.tokens.tolist()
+        tokens: list[int] = chosen.told.tolist()
         if self._histories:
             for draw, token in zip(draws, tokens, strict=True):
                 history = self._histories.get(draw.sequence)
                 if history is not None:
                     history.output.append(token)
-        if not chosen.scores:
-            return [Drawn((token,)) for token in tokens]
         found: dict[int, LogProb] = {}
         for scores in chosen.scores:
             found.update(_logprobs(draws, scores))
-        return [Drawn((token,), (found[row],) if row in found else ()) for row, token in enumerate(tokens)]
+        if not found and NO_TOKEN not in tokens:
+            return [Drawn((token,)) for token in tokens]
+        return [
+            Drawn(()) if token == NO_TOKEN else Drawn((token,), (found[row],) if row in found else ())
+            for row, token in enumerate(tokens)
+        ]
 
     def forget(self, sequences: Iterable[int]) -> None:
         """These are not drawn for again."""
@@ -166,18 +173,6 @@ class Sampler:
         picked: torch.Tensor = self._sample(chosen, *drawn.filters, self._to_device(torch.from_numpy(numbers)))
         return picked
 
-    def _apply_bias(self, logits: torch.Tensor, draws: SequenceOf[Draw], biased: SequenceOf[int], later: int) -> None:
-        entries: dict[tuple[int, int], float] = {}
-        for row in biased:
-            sampling = draws[row].sampling
-            for token, bias in sampling.logit_bias:
-                entries[row, token] = entries.get((row, token), 0.0) + bias
-            if draws[row].step + later < sampling.min_tokens:
-                entries.update({(row, token): float("-inf") for token in sampling.banned})
-        if entries:
-            rows, ids = zip(*entries, strict=True)
-            self._bias(logits, self._ids(rows), self._ids(ids), self._floats(list(entries.values())))
-
     def _apply_penalties(self, logits: torch.Tensor, penalised: _Penalised) -> None:
         outputs = self._padded([self._histories[one].output for one in penalised.sequences])
         self._penalise(logits, penalised.rows, penalised.prompts, outputs, *penalised.strengths)
@@ -193,14 +188,11 @@ class Sampler:
     def _make_group(self, settings: SequenceOf[Sampling], sequences: SequenceOf[int]) -> _SamplingGroup:
         drawn = [row for row, one in enumerate(settings) if not one.is_greedy]
         scored = [row for row, one in enumerate(settings) if one.logprobs is not None]
-        biased = [row for row, one in enumerate(settings) if one.logit_bias or one.min_tokens]
         penalised = self._penalised(settings, sequences)
         return _SamplingGroup(
-            biased=biased,
+            biases=Biases(settings, self._to_device),
             penalised=penalised,
             drawn=[self._drawn(settings, rows) for rows in _a_few(drawn)],
-            has_greedy=len(drawn) < len(settings),
-            is_plain=not (biased or penalised or drawn or scored),
             scored=_a_few(scored),
         )
 
@@ -253,4 +245,4 @@ def _logprobs(draws: SequenceOf[Draw], scores: _Scores) -> Iterable[tuple[int, L
         yield row, LogProb(chosen, tuple(zip(ids[:wanted], values[:wanted], strict=True)))
 
 
-__all__ = ["Chosen", "Sampler"]
+__all__ = ["NO_TOKEN", "Chosen", "Sampler"]

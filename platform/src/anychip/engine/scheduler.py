@@ -17,8 +17,8 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 
 from anychip.engine import invariants
-from anychip.engine.acceptance import accept, event_of
-from anychip.engine.admission import OutputEstimate, SchedulerConfig, running_limit, validate
+from anychip.engine.acceptance import accept, event_of, fault_of
+from anychip.engine.admission import OutputEstimate, SchedulerConfig, check_queue, running_limit, validate
 from anychip.engine.ahead import following, obstacle
 from anychip.engine.batch import Batch, Row
 from anychip.engine.kv_tables import Copy, KVTables
@@ -29,7 +29,7 @@ from anychip.engine.request import FinishReason, GenerateRequest, TokenEvent
 from anychip.engine.sequence import Sequence, State, completions
 from anychip.engine.stats import Counters, SchedulerStats, snapshot
 from anychip.engine.step_plan import Drawn
-from anychip_sdk.errors import QueueFull, RequestInvalid
+from anychip_sdk.errors import RequestInvalid
 from anychip_sdk.kv import KVPool
 
 
@@ -67,16 +67,14 @@ class Scheduler:
 
         Raises:
             RequestInvalid: it can never run, or its id is in use.
-            QueueFull: too many wait already.
+            QueueFull: it would have to wait, and too many wait already.
         """
         if request.id in self._unfinished:
             message = f"request id {request.id!r} is in use by an unfinished request"
             raise RequestInvalid(message, param="id")
         validate(request, self._config, self._tables.pages_total)
-        limit = self._config.max_queued_requests
-        if len(self._waiting) >= limit:
-            message = f"{len(self._waiting)} requests wait already, the limit is {limit}"
-            raise QueueFull(message)
+        running, places = self._prefilling + self._decoding, self._config.max_running_requests
+        check_queue(request, running, self._waiting, places, self._config.max_queued_requests)
         self._counters.requests += 1
         members = completions(request, self._counters.requests, self._config.eos_token_ids)
         self._unfinished[request.id] = members
@@ -166,7 +164,7 @@ class Scheduler:
             sequence = row.sequence
             if sequence.state is not State.FINISHED:
                 sequence.computed = row.start + 1
-                events.append(self._accept(sequence, one))
+                events += self._accept(sequence, one)
         position = decodes
         for row in batch.rows[decodes:]:
             first, position = position, position + row.samples
@@ -176,7 +174,8 @@ class Scheduler:
             sampled = row.sampled
             self._end_chunk(row)
             for sequence, one in zip(sampled, drawn[first:position], strict=True):
-                events.append(self._accept(sequence, one))
+                if sequence.state is not State.FINISHED:
+                    events += self._accept(sequence, one)
         return events
 
     def flush_cache(self) -> bool:
@@ -220,17 +219,18 @@ class Scheduler:
     def _admit(self, rows: list[Row], budget: int) -> None:
         """Begin waiting sequences until the step, the rows or the memory is full; the first too many ends it."""
         running, is_ahead = self._prefilling + self._decoding, bool(self._in_flight)
+        page_size = self._config.page_size
         rows_free = self._config.max_running_requests - sum(sequence.width for sequence in running)
         if budget == 0 or rows_free <= 0:
             return
-        reserved = sum(self._future_pages(sequence, len(sequence.pages)) for sequence in running)
+        reserved = sum(self._estimate.pages(sequence, len(sequence.pages), page_size) for sequence in running)
         for sequence in self._policy.order(self._waiting):
             if budget == 0 or sequence.width > rows_free:
                 return
             match = self._tables.match(sequence)
             if self._policy.defers(sequence, match, self._prefilling):
                 continue
-            future = self._future_pages(sequence, self._tables.pages_needed(len(sequence.tokens)))
+            future = self._estimate.pages(sequence, self._tables.pages_needed(len(sequence.tokens)), page_size)
             needed = self._tables.opening_pages(sequence, match) + future + reserved
             if (rows or is_ahead) and needed > self._tables.pages_available:  # alone it fits: see `_max_length`
                 return
@@ -238,12 +238,6 @@ class Scheduler:
             reserved += future
             rows_free -= sequence.width
             budget -= self._add_chunk(rows, sequence, budget)
-
-    def _future_pages(self, sequence: Sequence, pages_held: int) -> int:
-        """Pages that a sequence and its forks are expected to take beyond those held; forks copy one page each."""
-        length = len(sequence.tokens) + self._estimate.tokens(sequence)
-        growth = self._tables.pages_needed(length) - pages_held
-        return sequence.width * growth + sequence.width - 1
 
     def _begin(self, sequence: Sequence, match: Match) -> None:
         self._tables.open(sequence, match)
@@ -283,12 +277,26 @@ class Scheduler:
             self._decoding.append(fork)
         sequence.forks = []
 
-    def _accept(self, sequence: Sequence, drawn: Drawn) -> TokenEvent:
+    def _accept(self, sequence: Sequence, drawn: Drawn) -> SequenceOf[TokenEvent]:
+        if not drawn.tokens:
+            return self._fail(sequence)
         count, reason = accept(sequence, drawn.tokens, self._max_length, self._config.page_size)
         self._counters.completion_tokens += count
         if reason is not None:
             self._end(sequence, reason)
-        return event_of(sequence, drawn, count, reason)
+        return (event_of(sequence, drawn, count, reason),)
+
+    def _fail(self, sequence: Sequence) -> list[TokenEvent]:
+        """End a request whose logits are not finite, all its completions, and cache nothing that they computed.
+
+        Nor is what they found in the cache trusted any longer, unless the request may itself be the cause.
+        """
+        self._counters.failed += 1
+        reason = fault_of(sequence)
+        page = sequence.cached_tokens // self._config.page_size if sequence.request.params.is_adjusted else 0
+        self._tables.distrust(sequence, page, self._prefilling + self._decoding)
+        members = list(self._unfinished[sequence.id])
+        return [self._end(one, "error", keep=False).event([], error=reason) for one in members]
 
     def _end(self, sequence: Sequence, reason: FinishReason, *, keep: bool = True) -> Sequence:
         if sequence.state is State.RUNNING:

@@ -17,6 +17,7 @@ class Counters:
     requests: int = 0
     finished: int = 0
     aborted: int = 0
+    failed: int = 0
     retractions: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -38,6 +39,7 @@ class SchedulerStats(NamedTuple):
     requests: int
     finished: int  #: sequences that ended with "stop" or "length"
     aborted: int  #: requests
+    failed: int  #: requests that ended alone, with an error
     retractions: int
     prompt_tokens: int  #: of requests admitted
     cached_tokens: int  #: of prompt_tokens, found in the cache at first admission
@@ -61,6 +63,7 @@ def snapshot(tables: KVTables, counters: Counters, *, running: int, waiting: int
         requests=counters.requests,
         finished=counters.finished,
         aborted=counters.aborted,
+        failed=counters.failed,
         retractions=counters.retractions,
         prompt_tokens=counters.prompt_tokens,
         cached_tokens=counters.cached_tokens,

@@ -109,7 +109,8 @@ AnyStepPlan = Union[StepPlan, Continuation]
 class Drawn(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The answer to one draw.
 
-    Several tokens where a runner gets ahead by more than one; the entries of all but the last are then in the pages.
+    No token where the logits, after bias and penalties, were not finite: there is nothing to choose from. Several
+    where a runner gets ahead by more than one; the entries of all but the last are then in the pages.
     """
 
     tokens: tuple[int, ...]

@@ -136,6 +136,15 @@ def _finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def foreign_ids(where: str, key: str, ids: Sequence[int], rows: int) -> list[str]:
+    """What is to be said of token ids for which a model with so many rows has none."""
+    wrong = [token for token in ids if not 0 <= token < rows]
+    if not wrong:
+        return []
+    named = ", ".join(map(str, wrong))
+    return [f"{where}: {key} is {named}, expected ids from 0 to {rows - 1}, as the embedding has {rows} rows"]
+
+
 def refuse(where: str, problems: Sequence[str], *, hint: str | None = None) -> CheckpointInvalid:
     """The error that lists the problems of one checkpoint: all of a checkpoint that somebody made in earnest."""
     told = [_printable(problem[:_MAX_CHARS]) for problem in problems[:_SHOWN]]
@@ -151,4 +160,4 @@ def _printable(text: str) -> str:
     return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
 
 
-__all__ = ["MAX_SIZE", "Fields", "refuse"]
+__all__ = ["MAX_SIZE", "Fields", "foreign_ids", "refuse"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 
 from torch import nn
 
@@ -10,7 +11,7 @@ from anychip.models.config import ModelConfig, check_sampling
 from anychip.models.families.llama import LlamaConfig
 from anychip.models.families.qwen2 import Qwen2Config
 from anychip.models.families.qwen3 import Qwen3Config
-from anychip.models.raw import Fields, refuse
+from anychip.models.raw import Fields, foreign_ids, refuse
 from anychip.models.state import number_states
 
 FAMILIES: tuple[type[ModelConfig], ...] = (
@@ -51,7 +52,12 @@ def parse_config(
         problems.append(f"{fields.where}: quantization_config ({method}) is not supported; use unquantized weights")
     family = _architectures()[architecture]
     check_sampling(generated)
-    return family.parse(architecture, fields, generated)
+    config = family.parse(architecture, fields, generated)
+    rows = config.vocab_size
+    for one, key in product((fields, generated), ("bos_token_id", "eos_token_id", "pad_token_id")):
+        known = [token for token in one.token_ids(key) if token >= 0]
+        problems.extend(line for line in foreign_ids(one.where, key, known, rows) if line not in problems)
+    return config
 
 
 def build_model(config: ModelConfig) -> nn.Module:

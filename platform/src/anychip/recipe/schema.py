@@ -112,7 +112,7 @@ class BackendSection(Section):
         bool, Field(description="Run on the backend's emulator instead of its device; said loudly everywhere.")
     ] = False
     threads: Annotated[
-        Positive | None,
+        Annotated[int, Field(ge=1, le=1024)] | None,
         Unit("threads"),
         Field(description="Host threads for the backend's kernels. null: the backend decides."),
     ] = None
@@ -294,7 +294,13 @@ class ServerSection(Section):
         ),
     ] = "strict"
     max_queued_requests: Annotated[
-        int, Unit("requests"), Field(ge=0, description="The most requests that wait; further ones get 429.")
+        int,
+        Unit("requests"),
+        Field(
+            ge=0,
+            description="The most requests that wait while all places (max_running_requests) are taken; further ones "
+            "get 429. 0: none waits.",
+        ),
     ] = 512
 
 

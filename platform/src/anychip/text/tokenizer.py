@@ -44,9 +44,20 @@ class Tokenizer:
         """Build it from tokenizer.json, or from the metadata of a GGUF file.
 
         Raises:
-            CheckpointInvalid: there is none, or one of a kind that is not supported.
+            CheckpointInvalid: there is none, or one of a kind that is not supported, or of another model.
         """
-        return cls.from_source(checkpoint.tokenizer, checkpoint.config.eos_token_ids)
+        made = cls.from_source(checkpoint.tokenizer, checkpoint.config.eos_token_ids)
+        rows, source = checkpoint.config.vocab_size, checkpoint.tokenizer
+        beyond = {text: token for text, token in made.vocabulary().items() if token >= rows}
+        if beyond:
+            text, token = max(beyond.items(), key=lambda item: item[1])
+            file = "tokenizer.ggml.tokens" if source.tokenizer_json is None else source.tokenizer_json.name
+            raise CheckpointInvalid(
+                f"checkpoint {source.where}: {file}: {len(beyond)} of its tokens have ids that the model has no row "
+                f"for, up to {token} ({text[:40]!r}); expected are ids from 0 to {rows - 1}",
+                hint="take the tokenizer that belongs to these weights",
+            )
+        return made
 
     @classmethod
     def from_source(cls, source: TokenizerSource, eos_ids: tuple[int, ...] = ()) -> Tokenizer:
@@ -71,6 +82,10 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """One more than the highest id; the model's embedding may have more rows."""
         return len(self._table.pieces)
+
+    def vocabulary(self) -> dict[str, int]:
+        """The id of every token, added ones included, by its text."""
+        return dict(self._tokenizer.get_vocab(with_added_tokens=True))
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """Token ids of a text. Markup in the text (`<|im_end|>`) becomes special tokens.

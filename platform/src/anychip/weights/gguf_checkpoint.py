@@ -103,7 +103,7 @@ def open_gguf(path: Path) -> Opened:
     return Opened(
         problems=problems,
         raw_config=raw,
-        generation_config=token_ids(file.metadata),
+        generation_config=token_ids(file.metadata, raw.get("vocab_size")),
         tokenizer=TokenizerSource(
             where=path, gguf={k: v for k, v in file.metadata.items() if k.startswith("tokenizer.")}
         ),

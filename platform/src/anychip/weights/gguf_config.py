@@ -9,7 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from anychip.models.gguf_names import GGUFFields, GGUFNames
+from anychip.models.raw import foreign_ids
 from anychip.models.registry import gguf_families
+
+#: of ids in the metadata, as in tokenizer.ggml.NAME_token_id
+_ID_NAMES = ("bos", "eos", "eot", "eom", "padding", "unknown")
 
 
 def names_of(metadata: Mapping[str, object]) -> GGUFNames | None:
@@ -28,15 +32,24 @@ def raw_config(
         problems.append(f"architecture {fields.arch!r} is not supported (supported: {', '.join(known)})")
         return {}
     named: dict[str, object] = {"architectures": [family.architectures[0]], "model_type": family.model_type}
-    return {**named, **family.gguf.read_config(fields), **token_ids(metadata)}
+    config = family.gguf.read_config(fields)
+    rows = config.get("vocab_size")
+    for name in _ID_NAMES:
+        key, token = f"tokenizer.ggml.{name}_token_id", metadata.get(f"tokenizer.ggml.{name}_token_id")
+        if isinstance(token, int) and not isinstance(token, bool) and isinstance(rows, int):
+            problems.extend(foreign_ids("metadata", key, [token], rows))
+    return {**named, **config, **token_ids(metadata, rows)}
 
 
-def token_ids(metadata: Mapping[str, object]) -> dict[str, object]:
-    """The ids that config.json and generation_config.json would name."""
+def token_ids(metadata: Mapping[str, object], rows: object) -> dict[str, object]:
+    """The ids that config.json and generation_config.json would name; those without a row are told elsewhere."""
 
     def number(name: str) -> int | None:
         value = metadata.get(f"tokenizer.ggml.{name}_token_id")
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
+        if not isinstance(value, int) or isinstance(value, bool):
+            return None
+        is_told = isinstance(rows, int) and not 0 <= value < rows
+        return None if is_told else value
 
     # of the text, of a turn, and of a turn that waits for a tool
     named = (number(name) for name in ("eos", "eot", "eom"))

@@ -25,7 +25,7 @@ def _argmax_case(case: Case) -> Args:
 
 @op(LOGITS, returns=IDS, error=EXACT, checks=Checks(_argmax_case, _ban))
 def argmax(logits: torch.Tensor) -> torch.Tensor:
-    """The largest logit of each row; the lowest id among equals."""
+    """The largest logit of each row; the lowest id among equals. A NaN counts as the largest of all."""
     return logits.argmax(dim=-1)
 
 
@@ -65,6 +65,8 @@ def sample(
 
     Order of the filters: temperature, top-k, top-p (the smallest set that reaches p, Holtzman et al., 2019),
     min-p (at least min_p times the largest probability). The first token always stays.
+
+    A row with a NaN, with +inf or with nothing above -inf gets any id: it must neither raise nor disturb another row.
     """
     scaled = logits.double() / temperature.double().unsqueeze(1)
     ordered, ids = scaled.sort(dim=-1, descending=True, stable=True)
@@ -79,7 +81,7 @@ def sample(
     cumulated = kept.cumsum(dim=-1)
     target = uniform.double().unsqueeze(1) * cumulated[:, -1:]
     # the count of tokens whose cumulated mass is at most the target; rounding can't reach past the last kept one
-    index = torch.minimum((cumulated <= target).sum(dim=-1), (kept > 0).sum(dim=-1) - 1)
+    index = torch.minimum((cumulated <= target).sum(dim=-1), (kept > 0).sum(dim=-1) - 1).clamp(min=0)
     return ids.gather(1, index.unsqueeze(1)).squeeze(1)
 
 

@@ -111,7 +111,7 @@ def _from_candidates(
     mass = torch.where(unfiltered, 1.0, cumulated[:, -1])
     target = uniform.double() * mass
     covered = target < cumulated.gather(1, last).squeeze(1) - MARGIN
-    index = torch.minimum((cumulated <= target.unsqueeze(1)).sum(dim=-1), (kept > 0).sum(dim=-1) - 1)
+    index = torch.minimum((cumulated <= target.unsqueeze(1)).sum(dim=-1), (kept > 0).sum(dim=-1) - 1).clamp(min=0)
     return found.ids.gather(1, index.unsqueeze(1)).squeeze(1), bounded | (unfiltered & covered & (found.certain > 0))
 
 
