@@ -1,4 +1,4 @@
-"""The step loop: chunks, mixed batches, stopping, forks, retraction, abort, and what the queue refuses."""
+"""The step loop: chunks, mixed batches, stopping, forks, retraction, abort, and failure."""
 
 import statistics
 import time
@@ -9,7 +9,7 @@ import pytest
 from anychip.engine.request import GenerateRequest
 from anychip.engine.scheduler import Scheduler
 from anychip.engine.step_plan import Drawn
-from anychip_sdk.errors import QueueFull, RequestInvalid
+from anychip_sdk.errors import RequestInvalid
 from anychip_sdk.state import StateGroup
 from support.fake_pool import ENTRY, HISTORY, FakePool
 from support.schedules import EOS, Bench, config
@@ -381,41 +381,6 @@ def test_an_id_can_be_used_again_once_it_is_done() -> None:
         bench.scheduler.add(GenerateRequest("a", [1]))
     bench.scheduler.abort("a")
     bench.scheduler.add(GenerateRequest("a", [1]))
-
-
-def test_a_full_queue_says_its_limit() -> None:
-    bench = Bench(config(max_running_requests=1, max_queued_requests=2), 100)
-    for name in ("runs", "a", "b"):
-        bench.add(name, [1])
-    with pytest.raises(QueueFull, match=r"all 1 places are taken .* 2 requests wait already, the limit is 2"):
-        bench.add("c", [1])
-    bench.abort("a")
-    bench.add("c", [1])
-
-
-@pytest.mark.parametrize("limit", [0, 1])
-def test_what_has_a_place_does_not_wait(limit: int) -> None:
-    bench = Bench(config(max_running_requests=4, max_queued_requests=limit), 100)
-    bench.add("a", [1], n=2)
-    bench.add("b", [1])
-    bench.step()
-    bench.add("c", [1])
-    for name in range(limit):
-        bench.add(f"waits {name}", [1])
-    with pytest.raises(QueueFull, match=f"the limit is {limit}"):
-        bench.add("d", [1])
-    bench.abort("a")
-    bench.add("d", [1])
-    bench.drain()
-    bench.add("e", [1], n=4)
-
-
-def test_a_wide_request_waits_where_it_does_not_fit_beside_those_that_run() -> None:
-    bench = Bench(config(max_running_requests=4, max_queued_requests=0), 100)
-    bench.add("a", [1])
-    with pytest.raises(QueueFull):
-        bench.add("b", [1], n=4)
-    bench.add("c", [1], n=3)
 
 
 def test_a_failure_ends_everything_and_caches_nothing_in_doubt() -> None:

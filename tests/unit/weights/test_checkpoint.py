@@ -140,9 +140,9 @@ def test_an_end_that_the_vocabulary_lacks_changes_nothing(tmp_path, token):
 
 
 def test_every_end_of_a_gguf_file_ends():
-    assert token_ids({f"tokenizer.ggml.{name}_token_id": at for at, name in enumerate(("eos", "eot", "eom"))}) == {
-        "bos_token_id": None, "eos_token_id": [0, 1, 2], "pad_token_id": None,
-    }  # fmt: skip
+    metadata = {f"tokenizer.ggml.{name}_token_id": at for at, name in enumerate(("eos", "eot", "eom"))}
+    ids = token_ids(metadata, 3)
+    assert ids == {"bos_token_id": None, "eos_token_id": [0, 1, 2], "pad_token_id": None}
 
 
 def _tied(path, change):

@@ -82,7 +82,7 @@ def _leaves(loaded: LoadedRecipe) -> list[tuple[str, object]]:
     for path in loaded.origins:
         value: Any = loaded.resolved
         for part in path.split("."):
-            value = value[part]
+            value = None if value is None else value[part]  # a section that is null has no keys
         values.append((path, value))
     return values
 

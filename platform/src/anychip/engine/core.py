@@ -29,7 +29,6 @@ from anychip.plan.plan import Decision, Plan
 from anychip.recipe import load as load_recipe
 from anychip.recipe.schema import Recipe
 from anychip_sdk.errors import CheckpointInvalid, UsageError
-from anychip_sdk.step import Step
 
 log = structlog.get_logger("anychip.engine")
 
@@ -58,7 +57,6 @@ class EngineCore:
         self._laps = self._runner.laps
         self._flights: deque[_Flight] = deque()
         self._last_result_s = 0.0
-        self._last_step: Step | None = None  # that was committed
 
     @property
     def model(self) -> ModelFacts:
@@ -92,7 +90,6 @@ class EngineCore:
             return []
         self._submit()  # what comes behind it, if that can be said already: the device goes on meanwhile
         flight = self._flights.popleft()
-        self._last_step = flight.pending.step
         result = flight.pending.wait()
         events = self._scheduler.commit(flight.batch, result.drawn)
         self._laps.lap("commit")
@@ -185,7 +182,7 @@ class EngineCore:
 
     def _unusable(self, reason: str) -> CheckpointInvalid:
         """The error of a model that can't answer the first request."""
-        origin = None if self._last_step is None else self._runner.origin(self._last_step)
+        origin = self._runner.origin()
         where = "" if origin is None else f"; {origin}"
         return CheckpointInvalid(
             f"{self.plan.model.path}: at warm-up the model computes NaN or infinity: {reason}{where}",

@@ -38,18 +38,11 @@ class _Held:
 class Pending:
     """A step that was submitted; its tokens may not be there yet."""
 
-    __slots__ = ("_chosen", "_done", "_draws", "_number", "_runner", "step")
+    __slots__ = ("_chosen", "_done", "_draws", "_number", "_runner")
 
     def __init__(
-        self,
-        runner: Runner,
-        number: int,
-        step: Step,
-        draws: SequenceOf[Draw],
-        chosen: Chosen | None,
-        done: Event | None,
+        self, runner: Runner, number: int, draws: SequenceOf[Draw], chosen: Chosen | None, done: Event | None
     ) -> None:
-        self.step = step
         self._runner = runner
         self._number = number
         self._draws = draws
@@ -85,6 +78,7 @@ class Runner:
         self._last = torch.zeros(limits.rows, dtype=torch.int64, device=limits.device)
         self._newest, self._newest_of = self._last, list[int]()  # of the last draws; not in `_last` yet
         self._number = 0  # of the last step
+        self._step: Step | None = None  # itself
         self._tables: list[PageTable] = []  # of its rows
         self._draws: list[Draw] = []  # of the last step plan
         self._repeats: list[int] = []  # how many of them each row of logits serves
@@ -99,16 +93,19 @@ class Runner:
         with torch.inference_mode():
             step = self._continued(plan) if isinstance(plan, Continuation) else self._begun(plan)
             self.laps.lap("inputs")
+            self._step = step
             logits = self._model.forward(step)
             self.laps.lap("forward")
             chosen = self._choose(logits) if self._draws else None
-        return Pending(self, plan.number, step, self._draws, chosen, self._transfers.mark())
+        return Pending(self, plan.number, self._draws, chosen, self._transfers.mark())
 
-    def origin(self, step: Step) -> Origin | None:
-        """Where a step that was run stops being finite; it is run once more, call by call, for that."""
+    def origin(self) -> Origin | None:
+        """Where the last step stops being finite; it is run once more, call by call, for that."""
+        if self._step is None:
+            return None
         plan = self._model.plan
         with torch.inference_mode():
-            return first_non_finite(plan.program, self._model.values, step_limits(plan, self._model.device), step)
+            return first_non_finite(plan.program, self._model.values, step_limits(plan, self._model.device), self._step)
 
     def _begun(self, plan: StepPlan) -> Step:
         parents = [row.parent for row in plan.rows if row.parent is not None]
