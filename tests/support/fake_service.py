@@ -23,7 +23,11 @@ def follow_leash(stand_by: bool) -> None:
         return
 
     def watch() -> None:
-        if os.read(0, 7) != b"detach\n":
+        with os.fdopen(os.dup(0), "rb") as said:
+            line = said.readline()
+            if line == b"keep\n":  # it ends with the command
+                line = said.readline()
+        if line != b"detach\n":
             os._exit(3)
 
     threading.Thread(target=watch, daemon=True).start()
