@@ -43,12 +43,12 @@ class FewTokens {
       for (int step = 0; step < kLineSteps; ++step, queries += Group * W) {
 #pragma GCC unroll 8
         for (int t = 0; t < kTogether; ++t)
-          if (t % kLineSteps == step) __builtin_prefetch(ahead[t] + at, 0, kOnce);
+          if (t % kLineSteps == step) fetch_once(ahead[t] + at);
         multiply<Group, Engine::load_units>(keys, at + step * kStep, queries, sums);
       }
     }
     for (; __builtin_expect(at < end, 0); at += kStep, queries += Group * W) {
-      for (const T* one : ahead) __builtin_prefetch(one + at, 0, kOnce);
+      for (const T* one : ahead) fetch_once(one + at);
       if (at + kStep <= end)
         multiply<Group, Engine::load_units>(keys, at, queries, sums);
       else
@@ -103,7 +103,7 @@ class FewTokens {
   template <int Units, int Elements>
   static void fetch(const T* const (&ahead)[Units * kPer], std::int64_t at) {
     for (const T* one : ahead)
-      for (int line = 0; line < Elements; line += kLine) __builtin_prefetch(one + at + line, 0, kOnce);
+      for (int line = 0; line < Elements; line += kLine) fetch_once(one + at + line);
   }
 
   template <int Group, int Units, int Vectors>

@@ -8,6 +8,7 @@
 
 #include "attention.hpp"
 #include "exponential.hpp"
+#include "fetch.hpp"
 #include "numbers.hpp"
 
 namespace {

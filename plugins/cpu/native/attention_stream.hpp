@@ -28,7 +28,7 @@ class Stream {
   static constexpr int W = Simd::kWidth;
   static constexpr int kPer = Engine::kPerUnit;
   // what is fetched while as much is worked on, a few tokens at least: enough for the time that memory takes
-  static constexpr std::int64_t kBytesAhead = 2048;
+  static std::int64_t bytes_ahead() { return kPassesBy ? 2048 : 8192; }
 
  public:
   // several tiles see the same keys, all of them
@@ -65,7 +65,7 @@ class Stream {
     keys_ = static_cast<const T*>(args_.k) + shift;
     values_ = static_cast<const T*>(args_.v) + shift;
     const std::int64_t token_bytes = tile_.kv_heads * dim_ * std::int64_t(sizeof(T));
-    ahead_ = smaller(kBlock, larger<std::int64_t>(Few::kTokens, kBytesAhead / token_bytes));
+    ahead_ = smaller(kBlock, larger<std::int64_t>(Few::kTokens, bytes_ahead() / token_bytes));
     pack_queries();
   }
 

@@ -10,6 +10,7 @@
 
 #include "dense.hpp"
 #include "dense_weights.hpp"
+#include "fetch.hpp"
 #include "numbers.hpp"
 #include "product_output.hpp"
 
@@ -40,9 +41,10 @@ template <Fetch Where, class Weights>
 inline void fetch(Ahead& ahead) {
   if constexpr (Where == kPair)
     for (std::int64_t at = 0; at < Weights::kPairs * Weights::kPairBytes; at += kCacheLine)
-      __builtin_prefetch(ahead.at + at, 0, kOnce);
+      fetch_once(ahead.at + at);
   for (std::int64_t pair = 0; pair < Weights::kPairs; ++pair, ahead.at += ahead.step)
-    if constexpr (Where != kPair) __builtin_prefetch(ahead.at, 0, Where == kLine ? kOnce : kFar);
+    if constexpr (Where == kLine) fetch_once(ahead.at);
+    else if constexpr (Where == kFarLine) __builtin_prefetch(ahead.at, 0, kFar);
 }
 
 // Pairs `first` to `last` of R rows. Vectors of W pairs are turned as squares; each is stored whole, and what it leaves

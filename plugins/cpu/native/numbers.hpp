@@ -20,10 +20,6 @@ constexpr float kExp2[] = {1.0f,         0.6931472056f,  0.2402264661f, 0.055503
                            0.009618519534f, 0.001339986036f, 0.0001533757683f};
 constexpr float kLog2E = 1.4426950408889634f;
 
-// How near to keep what is fetched, as __builtin_prefetch wants to be told. What is read once goes to the first cache and
-// takes no place in the others: activations stay there, and what a step needs between two forwards.
-constexpr int kOnce = 0, kFar = 2;
-
 template <class T>
 constexpr T smaller(T a, T b) {
   return b < a ? b : a;

@@ -3,6 +3,7 @@
 // Include after simd_*.hpp and an integer engine.
 #pragma once
 
+#include "fetch.hpp"
 #include "numbers.hpp"
 #include "product_output.hpp"
 #include "products.hpp"
@@ -96,7 +97,7 @@ void run(const Tile& tile, const Pass& pass) {
       sums[r][v] = pass.begin == 0 ? Simd::zero() : Simd::load(pass.held + r * kTileOutputs + v * Simd::kWidth);
   for (std::int64_t part = pass.begin; part < pass.end; ++part) {
     for (std::int64_t line = 0; line < pass.lines; ++line, ahead += kLine)
-      pass.is_soon ? __builtin_prefetch(ahead, 0, kOnce) : __builtin_prefetch(ahead);
+      pass.is_soon ? fetch_once(ahead) : __builtin_prefetch(ahead);
     const std::int64_t at = pass.first_row * rounded.parts + part * R;
     F dots[R][kVectors];
     Engine::dot<R, Bits>(tile.args.weight + part * kPartBytes<Bits>, rounded.levels + at * kPart, rounded.less + at,
