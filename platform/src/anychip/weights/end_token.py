@@ -39,9 +39,9 @@ class _Vocabulary(msgspec.Struct):
 
 
 def with_end(config: Config, source: TokenizerSource) -> Config:
-    """The config with the tokenizer's end among its own."""
+    """The config with the tokenizer's end among its own; one without a row can't be generated, so it ends nothing."""
     end = named_end(source)
-    if end is None or end in config.eos_token_ids:
+    if end is None or end in config.eos_token_ids or not 0 <= end < config.vocab_size:
         return config
     return replace(config, eos_token_ids=(*config.eos_token_ids, end))
 
