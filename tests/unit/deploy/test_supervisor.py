@@ -110,13 +110,3 @@ def test_output_is_appended_to_a_private_log(run, log):
         one.exit_code()
     assert [json.loads(line)["event"] for line in log.read_text().splitlines()] == ["one", "two"]
     assert log.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_child_can_end_its_parent_and_live(run, log):
-    ends = f"from anychip.deploy import supervisor as s; import os; s.stop(s.identify(os.getppid()), 5); {SLEEPS}"
-    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {ends!r}]); {SLEEPS}"
-    one = run(code)
-    (child,) = eventually(lambda: psutil.Process(one.id.pid).children())
-    assert one.process.wait(10) == -signal.SIGTERM
-    assert supervisor.is_alive(supervisor.identify(child.pid))
-    child.kill()
