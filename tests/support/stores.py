@@ -8,7 +8,7 @@ from anychip.deploy.apply import ApplyOptions, apply
 from anychip.deploy.state import Store
 from support.deploying import Recorder, fake_launch
 
-QUICK = ApplyOptions(timeout_s=20)
+QUICK = ApplyOptions(timeout_s=60)
 
 
 @pytest.fixture
