@@ -66,8 +66,8 @@ def _contents(answer: Schema) -> str:
 
 def _inner(schema: Schema) -> Schema:
     """What the events of a stream hold, or the schema itself."""
-    inner: Schema = schema.get("properties", {}).get("data", {}).get("contentSchema", schema)
-    return inner
+    options = schema.get("properties", {}).get("data", {}).get("anyOf", ())
+    return next((one["contentSchema"] for one in options if "contentSchema" in one), schema)
 
 
 def _schema(name: str, schema: Schema) -> str:

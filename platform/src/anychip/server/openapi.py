@@ -118,9 +118,9 @@ def _responses(endpoint: Endpoint, answers: Mapping[object, Schema]) -> dict[str
 
 def _event(chunk: Schema) -> Schema:
     """One event of a stream."""
-    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": chunk}
-    about = "The data of each event is such an object, of the last one [DONE]"
-    return {"type": "object", "properties": {"data": data}, "required": ["data"], "description": about}
+    part = {"type": "string", "contentMediaType": "application/json", "contentSchema": chunk}
+    data = {"anyOf": [{"const": "[DONE]", "description": "Of the last event."}, part]}
+    return {"type": "object", "properties": {"data": data}, "required": ["data"]}
 
 
 def _without_titles(schema: Any) -> Any:
