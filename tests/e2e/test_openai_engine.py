@@ -7,6 +7,7 @@ import sys
 import openai
 import pytest
 
+from anychip.deploy.state import recipe_path, write_recipe
 from support.deploying import free_port
 from support.processes import ServiceProcess, wait_until
 from support.tiny_models import make_tiny
@@ -44,6 +45,7 @@ def service(tmp_path_factory):
     }
     path = folder / "revision.json"
     path.write_text(json.dumps(revision))
+    write_recipe(recipe_path(path), revision["recipe"])
     service = ServiceProcess([sys.executable, "-m", "anychip.deploy.service", "--revision", str(path)], port)
     try:
         yield service.wait_for("ready", START_S)

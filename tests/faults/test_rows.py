@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from anychip.deploy.state import recipe_path, write_recipe
 from support.deploying import free_port
 from support.processes import ServiceProcess, child_env
 from support.tiny_models import make_tiny
@@ -45,6 +46,7 @@ def service(tmp_path_factory):
     }
     path = folder / "revision.json"
     path.write_text(json.dumps(revision))
+    write_recipe(recipe_path(path), revision["recipe"])
     service = ServiceProcess([sys.executable, "-m", "anychip.deploy.service", "--revision", str(path)], port)
     try:
         yield service.wait_for("ready", START_S)
