@@ -26,7 +26,8 @@ def apply_penalties(
         if repeated != 1:
             seen = np.unique(np.concatenate((prompt[prompt >= 0], written)))
             values = line[seen]
-            line[seen] = np.where(values > 0, values / repeated, values * repeated)
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite then is the sampler's to find
+                line[seen] = np.where(values > 0, values / repeated, values * repeated)
         line[written] = line[written] - frequent * counts.astype(line.dtype) - present
     return logits
 
