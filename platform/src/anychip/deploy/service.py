@@ -69,7 +69,11 @@ def run(revision_path: Path) -> int:
 
     address = recipe.server.host, recipe.server.port
     return serve(
-        *address, (CORE_FACTORY, str(recipe_path(revision_path))), prepare, env=worker_environment(revision.environment)
+        *address,
+        (CORE_FACTORY, str(recipe_path(revision_path))),
+        prepare,
+        env=worker_environment(revision.environment),
+        server_limits=recipe.server.limits,
     )
 
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from anychip.recipe.conflicts import find_conflicts
+from anychip.recipe.limits import LimitsSection
 from anychip.recipe.quantities import (
     Count,
     DeviceName,
@@ -259,6 +260,9 @@ class ServerSection(Section):
     max_queued_requests: Annotated[
         int, Unit("requests"), Field(ge=0, description="The most requests that wait; further ones get 429.")
     ] = 512
+    limits: Annotated[LimitsSection, Field(description="How much one client, connection or request may ask for.")] = (
+        LimitsSection()
+    )
 
 
 class SloSection(Section):
@@ -312,6 +316,7 @@ __all__ = [
     "BackendSection",
     "Dtype",
     "FusionSection",
+    "LimitsSection",
     "MemorySection",
     "ModelSection",
     "OpOverride",

@@ -9,20 +9,27 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from functools import partial
+from typing import cast
 
 import structlog
 import uvicorn
 
 from anychip.engine.client import EngineClient
 from anychip.engine.logs import configure_logs
+from anychip.recipe.limits import LimitsSection
 from anychip.server.app import create_app
+from anychip.server.connection import Connection
 from anychip.server.lobby import Lobby
+from anychip.server.offload import share_interpreter
 from anychip.server.service import Service
 from anychip.server.settings import Served
 from anychip_sdk.errors import PortTaken, PreconditionFailed
 
 #: After the drain limit, streams need a moment to send their error event.
 LAST_WORDS_S = 1.0
+#: Files that the process has open beside its connections, amply.
+OWN_FILES = 256
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 0}
 
 Prepare = Callable[[], Served]
@@ -105,16 +112,17 @@ class _Process:
             self._service.end_all()
 
 
-async def _serve(listener: socket.socket, client: EngineClient, prepare: Prepare) -> int:
+async def _serve(listener: socket.socket, client: EngineClient, prepare: Prepare, limits: LimitsSection) -> int:
     """Serve until a signal; the worker loads at once, beside everything else."""
     lobby = Lobby(client)
     config = uvicorn.Config(
         lobby,
+        http=cast("type[asyncio.Protocol]", partial(Connection, limits=limits)),
+        ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=65,
         timeout_graceful_shutdown=int(LAST_WORDS_S),
     )
     server = _Server(config)
@@ -140,6 +148,7 @@ def serve(
     prepare: Prepare,
     *,
     env: Mapping[str, str] | None = None,
+    server_limits: LimitsSection | None = None,
     on_listening: Callable[[str, int], None] | None = None,
 ) -> int:
     """Serve until a signal, leaving no process, port or file behind.
@@ -156,13 +165,29 @@ def serve(
         prepare: finds out what the worker needn't tell; called in a thread while the worker loads already. What it
             raises ends both.
         env: the worker's environment; None is this process's own.
+        server_limits: of connections and headers; None: the defaults.
         on_listening: told host and port once the port is taken, while the model still loads.
     """
     configure_logs()
+    share_interpreter()
+    limits = server_limits or LimitsSection()
+    allow_files(limits.connections + OWN_FILES)
     with bind(host, port) as listener:
         if on_listening is not None:
             on_listening(*listener.getsockname()[:2])
-        return _run(_serve(listener, EngineClient(*factory, env=env), prepare))
+        return _run(_serve(listener, EngineClient(*factory, env=env), prepare, limits))
+
+
+def allow_files(count: int) -> None:
+    """Let this process open so many files, connections among them, as far as the system lets it."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft not in {resource.RLIM_INFINITY} and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _run(main: Coroutine[object, object, int]) -> int:

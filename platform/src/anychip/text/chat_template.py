@@ -56,7 +56,7 @@ class ChatTemplate:
         return None if source is None else cls(source, special_tokens, f"checkpoint {checkpoint.path}")
 
     def render(
-        self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = True, **variables: object
+        self, messages: Sequence[Mapping[str, object]], /, *, add_generation_prompt: bool = True, **variables: object
     ) -> str:
         """The prompt of a conversation.
 

@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from anychip.engine.outputs import TextDelta
-from anychip.server.body import read_body
 from anychip.server.errors import json_response
 from anychip.server.generation import Job, Prompt, Run
 from anychip.server.openai.protocol import ChatMessage, ChatRequest
@@ -25,7 +24,7 @@ from anychip.server.openai.replies import (
 )
 from anychip.server.openai.values import token_limit
 from anychip.server.params import sampling_params
-from anychip.server.service import Service, new_id, run_off_loop
+from anychip.server.service import Service, new_id
 from anychip.server.streaming import DONE, EventStream, frame, until_gone
 from anychip.server.thinking import splitter_for, template_variables
 from anychip.text.messages_text import plain_messages
@@ -40,7 +39,7 @@ class Rendered(NamedTuple):
 
 async def chat_completions(request: Request) -> Response:
     service: Service = request.app.state.service
-    body = await read_body(request, ChatRequest, service.settings.max_body_bytes)
+    body = await service.read(request, ChatRequest)
     service.check_model(body.model)
     job = await _job(service, body)
     run = await service.start(job)
@@ -56,7 +55,7 @@ async def _job(service: Service, body: ChatRequest) -> Job:
     rendered = await _render(service, body)
     asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     max_tokens = token_limit(asked, None)
-    params = sampling_params(body, max_tokens, len(rendered.ids), service.model, service.settings.sampling_defaults)
+    [params] = sampling_params(body, max_tokens, [len(rendered.ids)], service.model, service.settings.sampling_defaults)
     return Job(
         new_id("chatcmpl"),
         [Prompt(rendered.ids, params)],
@@ -75,13 +74,13 @@ async def _render(service: Service, body: ChatRequest) -> Rendered:
         service.model.thinking, service.thinking, body.enable_thinking, body.chat_template_kwargs
     )
     messages = [template_message(message, index) for index, message in enumerate(body.messages)]
-    text = await run_off_loop(
+    text = await service.offload.run(
         _size(messages), lambda: template.render(messages, add_generation_prompt=True, **variables)
     )
     begins = reply_begins(text)
     if begins != "either" and (changed := without_marker_ends(messages)) is not None:
         # who wrote that last word, the template or the client? The template would write it again
-        text_changed = await run_off_loop(
+        text_changed = await service.offload.run(
             _size(messages), lambda: template.render(changed, add_generation_prompt=True, **variables)
         )
         begins = reply_begins(text_changed)
@@ -117,7 +116,9 @@ def template_message(message: ChatMessage, index: int) -> Mapping[str, object]:
 
 
 def _size(messages: list[Mapping[str, object]]) -> int:
-    return sum(len(content) if isinstance(content := message["content"], str) else 1000 for message in messages)
+    """Characters of all texts; lists of parts count as long."""
+    texts = (value for message in messages for value in message.values())
+    return sum(len(text) if isinstance(text, str) else 1000 for text in texts)
 
 
 async def _whole(run: Run, created_s: int, model: str) -> ChatReply:
