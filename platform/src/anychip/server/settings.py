@@ -63,6 +63,7 @@ class PromptTemplate(Protocol):
     def render(
         self,
         messages: Sequence[Mapping[str, object]],
+        /,
         *,
         add_generation_prompt: bool = True,
         **variables: object,
