@@ -126,4 +126,4 @@ def _objects(value: object) -> Iterator[dict[str, object]]:
             waiting += [inner for inner in one if isinstance(inner, (dict, list))]
 
 
-__all__ = ["check_objects", "check_text", "over_limit"]
+__all__ = ["Limited", "check_objects", "check_text", "over_limit"]
