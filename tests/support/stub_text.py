@@ -44,6 +44,9 @@ class StubTokenizer:
     def encode(self, text, add_special=True):
         return list(text.encode())
 
+    def tokens_at_least(self, text):
+        return len(text.encode())
+
     def decode(self, ids, skip_special=True):
         stream = self.stream(skip_special)
         return stream.push(ids) + stream.flush()

@@ -203,3 +203,9 @@ def test_a_bos_in_the_template_stays_the_only_one(tmp_path):
     ids = tokenizer.encode(prompt)
     assert ids[0] == tokenizer.bos_id
     assert ids.count(tokenizer.bos_id) == 1
+
+
+@pytest.mark.parametrize("name", ["self", "source", "args", "kwargs", "budget", "variables"])
+def test_any_name_may_be_a_variable_of_a_template(name):
+    template = ChatTemplate("{{ messages[0].content }}", {})
+    assert template.render([{"role": "user", "content": "hi"}], **{name: 1}) == "hi"

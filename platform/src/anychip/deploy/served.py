@@ -30,6 +30,7 @@ def prepare(recipe: Recipe) -> Served:
             unknown_fields=recipe.server.unknown_fields,
             version=anychip.__version__,
             created_s=int(time.time()),
+            limits=recipe.server.limits,
         )
     return Served(settings, tokenizer, template, thinking_of(template))
 

@@ -78,6 +78,7 @@ def run(revision_path: Path) -> int:
         prepare,
         env=worker_environment(revision.environment),
         network=network_of(recipe.server),
+        server_limits=recipe.server.limits,
     )
 
 

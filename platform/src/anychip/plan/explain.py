@@ -81,6 +81,7 @@ def as_json(plan: Plan, costs: Mapping[str, object] | None = None) -> dict[str, 
         },
         "memory": dict(as_mapping(plan.memory)),
         "scheduler": {name: _plain(value) for name, value in vars(plan.scheduler).items()},
+        "limits": plan.limits.model_dump(),
         "fusions": [
             {"policy": one.policy, "applied": one.applied, "refused": one.refused, "reason": one.reason}
             for one in plan.fusions
@@ -125,6 +126,7 @@ def as_text(plan: Plan, costs: Sequence[str] = ()) -> str:
         ("plan", _head(plan)),
         ("memory", _memory(plan)),
         ("scheduler", _scheduler(plan)),
+        ("limits", plan.limits.lines()),
         ("fusions", _fusions(plan)),
         ("ops", [op_line(row) for row in plan.ops]),
         ("program", program_lines(plan)),

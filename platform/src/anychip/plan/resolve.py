@@ -160,6 +160,7 @@ def resolve(
         engine_ops=engine_ops,
         shard=Shard(),
         warnings=tuple(warnings),
+        limits=recipe.server.limits,
     )
 
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from anychip.recipe.conflicts import find_conflicts
+from anychip.recipe.limits import LimitsSection
 from anychip.recipe.quantities import (
     Count,
     DeviceName,
@@ -302,6 +303,9 @@ class ServerSection(Section):
             "get 429. 0: none waits.",
         ),
     ] = 512
+    limits: Annotated[LimitsSection, Field(description="How much one client, connection or request may ask for.")] = (
+        LimitsSection()
+    )
 
 
 class SloSection(Section):
@@ -355,6 +359,7 @@ __all__ = [
     "BackendSection",
     "Dtype",
     "FusionSection",
+    "LimitsSection",
     "MemorySection",
     "ModelSection",
     "OpOverride",

@@ -14,6 +14,9 @@ from anychip_sdk.errors import AnychipError, EngineDead, QueueFull, RequestInval
 
 ErrorType = Literal["invalid_request_error", "authentication_error", "rate_limit_error", "server_error"]
 
+#: Longer messages are cut, wherever they come from: some quote what a client sent.
+MESSAGE_CHARACTERS = 16_000
+
 
 class ErrorBody(msgspec.Struct, frozen=True):
     message: str
@@ -41,7 +44,7 @@ def error_reply(error: Exception) -> ErrorReply:
     """The body that belongs to an error; an unforeseen one tells nothing of its inside."""
     if isinstance(error, RequestInvalid):
         kind: ErrorType = "authentication_error" if error.status == 401 else "invalid_request_error"
-        return ErrorReply(ErrorBody(error.message, kind, error.param, error.code))
+        return ErrorReply(ErrorBody(error.message[:MESSAGE_CHARACTERS], kind, error.param, error.code))
     if isinstance(error, QueueFull):
         return ErrorReply(ErrorBody(error.message, "rate_limit_error", code="queue_full"))
     if isinstance(error, EngineDead):

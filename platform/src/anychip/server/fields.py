@@ -16,7 +16,10 @@ from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from anychip.server.body_shape import Limited
+
 SHOWN_CHARS = 80  #: of a name that a client made up
+GUESSED_NAMES = 20  #: so many unknown names of a body are compared with the known ones
 GUESSED_CHARS = 60  #: longer names resemble nothing
 NOT_OFFERED = "Not offered by this version."
 NO_EFFECT = "Accepted, and without effect."
@@ -31,6 +34,8 @@ class Body(BaseModel):
     ignored: ClassVar[frozenset[str]] = frozenset()
     #: names not offered yet, with the values that ask for nothing
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+    #: the key of server.limits that bounds a field; of a field that is another body, that one's
+    limited: ClassVar[Limited] = {}
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -88,7 +93,9 @@ class FieldSorter:
             elif self._is_lenient:
                 self.unknown.append(where)
             else:
-                said = f"{where}: unknown parameter" + _suggestion(name, model)
+                said = f"{where}: unknown parameter"
+                if len(self.problems) < GUESSED_NAMES:
+                    said += _suggestion(name, model)
                 self.problems.append(Problem(where, said, "unknown_parameter"))
         return kept
 

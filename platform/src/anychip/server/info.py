@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import Field
+from pydantic import FailFast, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from anychip.engine.messages import Progress
-from anychip.server.body import read_body
+from anychip.server.body_shape import Limited
 from anychip.server.errors import json_response
 from anychip.server.fields import Body
 from anychip.server.openai.not_offered import IGNORED, OFF
 from anychip.server.params import checked_ids
 from anychip.server.record import current
-from anychip.server.service import Service, run_off_loop
+from anychip.server.service import Service
 from anychip_sdk.errors import EngineDead
 
 
@@ -125,20 +125,23 @@ class TokenizeBody(Body):
 
     ignored: ClassVar[frozenset[str]] = IGNORED
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {"return_token_strs": OFF}
+    limited: ClassVar[Limited] = {"prompt": "tokenize_characters"}
 
 
 async def tokenize(request: Request) -> Response:
     service = _service(request)
-    body = await read_body(request, TokenizeBody, service.settings.max_body_bytes)
+    body = await service.read(request, TokenizeBody)
     service.check_model(body.model)
-    ids = await run_off_loop(len(body.prompt), lambda: service.tokenizer.encode(body.prompt, body.add_special_tokens))
+    ids = await service.offload.run(
+        len(body.prompt), lambda: service.tokenizer.encode(body.prompt, body.add_special_tokens)
+    )
     return json_response({"tokens": ids, "count": len(ids), "max_model_len": service.model.context_length})
 
 
 class DetokenizeBody(Body):
     """Tokens to be made a text."""
 
-    tokens: list[int] = Field(max_length=1_000_000)
+    tokens: Annotated[list[int], FailFast()]
     model: str | None = Field(default=None, description="A name of the served model.")
     skip_special_tokens: bool = Field(default=True, description="Special tokens don't appear in the text.")
 
@@ -147,10 +150,14 @@ class DetokenizeBody(Body):
 
 async def detokenize(request: Request) -> Response:
     service = _service(request)
-    body = await read_body(request, DetokenizeBody, service.settings.max_body_bytes)
+    body = await service.read(request, DetokenizeBody)
     service.check_model(body.model)
-    ids = checked_ids(body.tokens, "tokens", service.model.vocab_size)
-    text = await run_off_loop(len(ids), lambda: service.tokenizer.decode(ids, body.skip_special_tokens))
+    rows = service.model.vocab_size
+
+    def decoded() -> str:
+        return service.tokenizer.decode(checked_ids(body.tokens, "tokens", rows), body.skip_special_tokens)
+
+    text = await service.offload.run(len(body.tokens), decoded)
     return json_response({"text": text})
 
 

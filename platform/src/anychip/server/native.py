@@ -10,14 +10,13 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from anychip.server.body import read_body
+from anychip.server.body_shape import Limited
 from anychip.server.errors import json_response
 from anychip.server.fields import Body
-from anychip.server.generation import Job, Prompt, Run
+from anychip.server.generation import Job, Run
 from anychip.server.openai.not_offered import GUIDED, NONE, OFF, ON
 from anychip.server.openai.protocol import SamplingBody
 from anychip.server.openai.values import PROMPT_SCHEMA, MaxTokens, as_prompts, token_limit
-from anychip.server.params import sampling_params
 from anychip.server.service import Service, new_id
 from anychip.server.streaming import DONE, EventStream, frame, until_gone
 
@@ -54,6 +53,12 @@ Prompts = Annotated[object, BeforeValidator(_checked), WithJsonSchema(PROMPT_SCH
 class GenerateBody(Body):
     """A text or tokens to be continued."""
 
+    limited: ClassVar[Limited] = {
+        "text": "prompts",
+        "input_ids": "prompts",
+        "sampling_params": NativeSampling.limited,
+    }
+
     text: Prompts = Field(default=None, description="The prompt; this or input_ids.")
     input_ids: Prompts = Field(default=None, description="The prompt as token ids.")
     sampling_params: NativeSampling = Field(default_factory=NativeSampling)
@@ -87,7 +92,7 @@ class GenerateBody(Body):
 
 async def generate(request: Request) -> Response:
     service: Service = request.app.state.service
-    body = await read_body(request, GenerateBody, service.settings.max_body_bytes)
+    body = await service.read(request, GenerateBody)
     service.check_model(body.model)
     run = await service.start(await _job(service, body))
     reply = NativeReply(run, body)
@@ -101,11 +106,7 @@ async def _job(service: Service, body: GenerateBody) -> Job:
     sampling = body.sampling_params
     max_tokens = token_limit(sampling.max_new_tokens, DEFAULT_MAX_NEW_TOKENS)
     param, given = ("text", body.text) if body.input_ids is None else ("input_ids", body.input_ids)
-    defaults = service.settings.sampling_defaults
-    prompts = []
-    for prompt in as_prompts(given):
-        ids = await service.encode(prompt, param)
-        prompts.append(Prompt(ids, sampling_params(sampling, max_tokens, len(ids), service.model, defaults)))
+    prompts = await service.prompts(as_prompts(given), param, sampling, max_tokens)
     return Job(
         new_id("gen"), prompts, sampling.stop, sampling.skip_special_tokens, namespace=service.settings.namespace
     )

@@ -9,20 +9,27 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from functools import partial
+from typing import cast
 
 import structlog
 import uvicorn
 
 from anychip.engine.client import EngineClient
 from anychip.engine.logs import configure_logs
+from anychip.recipe.limits import LimitsSection
 from anychip.server.app import create_app
+from anychip.server.connection import Connection
 from anychip.server.drain import LAST_WORDS_S, Drain
 from anychip.server.lobby import Lobby
 from anychip.server.network import Network
+from anychip.server.offload import share_interpreter
 from anychip.server.settings import Served
 from anychip.server.watch import watch
 from anychip_sdk.errors import PortTaken, PreconditionFailed
 
+#: Files that the process has open beside its connections, amply.
+OWN_FILES = 256
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 0}
 
 Prepare = Callable[[], Served]
@@ -100,17 +107,19 @@ class _Process:
         self._server.should_exit = self._server.force_exit = True
 
 
-async def _serve(listener: socket.socket, client: EngineClient, prepare: Prepare, network: Network) -> int:
+async def _serve(
+    listener: socket.socket, client: EngineClient, prepare: Prepare, network: Network, limits: LimitsSection
+) -> int:
     """Serve until a signal; the worker loads at once, beside everything else."""
     lobby = Lobby(client, network)
     config = uvicorn.Config(
         lobby,
-        lifespan="off",
+        http=cast("type[asyncio.Protocol]", partial(Connection, limits=limits)),
         ws="none",
+        lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=65,
         timeout_graceful_shutdown=int(LAST_WORDS_S),
         ssl_certfile=None if network.tls is None else network.tls.certificate,
         ssl_keyfile=None if network.tls is None else network.tls.key,
@@ -141,6 +150,7 @@ def serve(
     prepare: Prepare,
     *,
     env: Mapping[str, str] | None = None,
+    server_limits: LimitsSection | None = None,
     on_listening: Callable[[str, int], None] | None = None,
     network: Network | None = None,
 ) -> int:
@@ -159,13 +169,29 @@ def serve(
             raises ends both.
         env: the worker's environment; None is this process's own.
         network: whom it answers; None: everybody, without TLS.
+        server_limits: of connections and headers; None: the defaults.
         on_listening: told host and port once the port is taken, while the model still loads.
     """
     configure_logs()
+    share_interpreter()
+    limits = server_limits or LimitsSection()
+    allow_files(limits.connections + OWN_FILES)
     with bind(host, port) as listener:
         if on_listening is not None:
             on_listening(*listener.getsockname()[:2])
-        return _run(_serve(listener, EngineClient(*factory, env=env), prepare, network or Network()))
+        return _run(_serve(listener, EngineClient(*factory, env=env), prepare, network or Network(), limits))
+
+
+def allow_files(count: int) -> None:
+    """Let this process open so many files, connections among them, as far as the system lets it."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft not in {resource.RLIM_INFINITY} and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _run(main: Coroutine[object, object, int]) -> int:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import TypeVar
 
+from starlette.requests import Request
+
 from anychip.engine.messages import ModelFacts
-from anychip.server.generation import Job, Run, start
+from anychip.server.body import read_body
+from anychip.server.body_shape import over_limit
+from anychip.server.fields import Body
+from anychip.server.generation import Job, Prompt, Run, start
 from anychip.server.metrics import Metrics
-from anychip.server.params import checked_ids
+from anychip.server.offload import Offload
+from anychip.server.openai.protocol import SamplingBody
+from anychip.server.params import checked_ids, room_for, sampling_params
 from anychip.server.settings import EngineAccess, PromptTemplate, ServerSettings, TextTokenizer
 from anychip.text.thinking import NO_THINKING, TemplateThinking
 from anychip_sdk.errors import EngineDead, RequestInvalid
 
-#: Longer texts are tokenised in a thread, so that running streams don't wait for them.
-INLINE_CHARS = 4096
-
-#: Of one request, over all of its prompts.
-MAX_CHOICES = 1024
-
-T = TypeVar("T")
+B = TypeVar("B", bound=Body)
 
 
 class Service:
@@ -41,6 +42,7 @@ class Service:
         self.template = template
         self.thinking = thinking
         self.metrics = Metrics()
+        self.offload = Offload()
         self.is_draining = False
         self.is_idle = asyncio.Event()  #: no request is being answered, but for probes
         self.is_idle.set()
@@ -72,12 +74,36 @@ class Service:
                 status=404,
             )
 
+    async def read(self, request: Request, model: type[B]) -> B:
+        """A request's body; see `read_body`."""
+        return await read_body(request, model, self.settings.limits, self.offload)
+
     async def encode(self, prompt: str | list[int], param: str, *, add_special: bool = True) -> list[int]:
-        """Token ids of a prompt, at least one."""
+        """Token ids of a prompt, at least one; raises RequestInvalid where the context can't hold them."""
+        model = self.model
+        return await self.offload.run(len(prompt), lambda: self._encoded(prompt, param, add_special, model))
+
+    async def prompts(
+        self, given: Sequence[str] | Sequence[list[int]], param: str, body: SamplingBody, max_tokens: int | None
+    ) -> list[Prompt]:
+        """The prompts of a request in tokens, each with its parameters."""
+        model, defaults = self.model, self.settings.sampling_defaults
+
+        def made() -> list[Prompt]:
+            ids = [self._encoded(prompt, param, True, model) for prompt in given]
+            params = sampling_params(body, max_tokens, [len(one) for one in ids], model, defaults)
+            return [Prompt(*one) for one in zip(ids, params, strict=True)]
+
+        return await self.offload.run(sum(map(len, given)), made)
+
+    def _encoded(self, prompt: str | list[int], param: str, add_special: bool, model: ModelFacts) -> list[int]:
+        """What can't fit whatever its tokens are is refused before any is looked for."""
         if isinstance(prompt, str):
-            ids = await run_off_loop(len(prompt), lambda: self.tokenizer.encode(prompt, add_special))
+            room_for(self.tokenizer.tokens_at_least(prompt), param, model, "at least ")
+            ids = self.tokenizer.encode(prompt, add_special)
         else:
-            ids = list(checked_ids(prompt, param, self.model.vocab_size))
+            room_for(len(prompt), param, model)
+            ids = list(checked_ids(prompt, param, model.vocab_size))
         if not ids:
             raise RequestInvalid(f"{param}: the prompt has no tokens", param=param)
         return ids
@@ -86,8 +112,9 @@ class Service:
         if self.is_draining:
             raise EngineDead("the service is shutting down")
         choices = sum(prompt.params.n for prompt in job.prompts)
-        if choices > MAX_CHOICES:
-            raise RequestInvalid(f"n: {choices} choices in one request; at most {MAX_CHOICES}", param="n")
+        limit = self.settings.limits.choices
+        if choices > limit:
+            raise over_limit("choices", limit, f"n: {choices} choices in one request", param="n")
         return await start(job, self.engine, self.tokenizer, self.metrics)
 
     def drain(self) -> None:
@@ -100,13 +127,8 @@ class Service:
         self.engine.fail_all(EngineDead("the service is shutting down"))
 
 
-async def run_off_loop(size: int, work: Callable[[], T]) -> T:
-    """Run the work here where it is small, otherwise in a thread."""
-    return work() if size <= INLINE_CHARS else await asyncio.to_thread(work)
-
-
 def new_id(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex}"
 
 
-__all__ = ["Service", "new_id", "run_off_loop"]
+__all__ = ["Service", "new_id"]

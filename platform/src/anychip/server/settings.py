@@ -10,6 +10,7 @@ from anychip.engine.mailbox import Generation
 from anychip.engine.messages import ModelFacts, Progress
 from anychip.engine.outputs import Decoder
 from anychip.engine.request import GenerateRequest
+from anychip.recipe.limits import LimitsSection
 from anychip.text.thinking import NO_THINKING, TemplateThinking
 from anychip_sdk.errors import AnychipError
 
@@ -24,7 +25,7 @@ class ServerSettings:
     version: str = ""
     created_s: int = 0  #: Unix time, shown by /v1/models
     unknown_fields: Literal["strict", "lenient"] = "strict"  #: refused, or ignored and named in the reply's header
-    max_body_bytes: int = 10 * 1024 * 1024
+    limits: LimitsSection = field(default_factory=LimitsSection)
     drain_s: float = 10.0  #: how long running requests may go on after a stop is asked for
 
 
@@ -50,6 +51,7 @@ class TextTokenizer(Protocol):
     @property
     def vocab_size(self) -> int: ...
     def encode(self, text: str, add_special: bool = True) -> list[int]: ...
+    def tokens_at_least(self, text: str) -> int: ...
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str: ...
     def stream(self, skip_special: bool = True) -> Decoder: ...
 

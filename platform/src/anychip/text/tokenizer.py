@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import tokenizers
 
+from anychip.text.bound import longest_token
 from anychip.text.detokenize import StreamDecoder, TokenTable, token_table
 from anychip.text.gguf_tokenizer import build_tokenizer
 from anychip.text.trial import try_out
@@ -31,6 +32,7 @@ class Tokenizer:
     ) -> None:
         self._tokenizer = tokenizer
         self._table = table
+        self._longest = longest_token(tokenizer, table)
         self.special_tokens = special_tokens
         self.bos_id: int | None = self._id_of("bos_token")
         own_eos = self._id_of("eos_token")
@@ -92,21 +94,26 @@ class Tokenizer:
 
         With `add_special` a model that wants a BOS gets exactly one, also where the text begins with it already.
 
+        Other threads run meanwhile, however long the text is.
+
         Raises:
             RequestInvalid: the text is not Unicode (a lone surrogate).
         """
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise RequestInvalid(
-                f"the text holds half a surrogate pair at character {error.start}, which is no Unicode text"
-            ) from error
+        _utf8_bytes(text)
         # what tokenizer.json would add besides a BOS is not wanted in a prompt: an EOS would end it
         ids = self._ids(text)
         if not (add_special and self.adds_bos) or self.bos_id is None:
             return ids
         first = next((i for i, token in enumerate(ids) if token != self.bos_id), len(ids))
         return [self.bos_id, *ids[first:]]
+
+    def tokens_at_least(self, text: str) -> int:
+        """A number of tokens that the text surely has, from its length alone; 0 where nothing can be said.
+
+        Raises:
+            RequestInvalid: as `encode`.
+        """
+        return 0 if self._longest is None else -(-_utf8_bytes(text) // self._longest)
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """The text of some ids. Ids outside of the vocabulary stand for nothing."""
@@ -128,7 +135,8 @@ class Tokenizer:
 
     def _ids(self, text: str) -> list[int]:
         try:
-            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+            [encoded] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)  # others may run meanwhile
+            ids: list[int] = encoded.ids
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # the library's panics are no Exception; a rule of the file may run wild
@@ -142,6 +150,15 @@ class Tokenizer:
     def _own_encoding_starts_with_bos(self) -> bool:
         ids = self._tokenizer.encode("", add_special_tokens=True).ids
         return self.bos_id is not None and ids[:1] == [self.bos_id]
+
+
+def _utf8_bytes(text: str) -> int:
+    try:
+        return len(text.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise RequestInvalid(
+            f"the text holds half a surrogate pair at character {error.start}, which is no Unicode text"
+        ) from error
 
 
 def _load(source: TokenizerSource) -> tokenizers.Tokenizer:

@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from anychip.engine.outputs import TextDelta
-from anychip.server.body import read_body
 from anychip.server.errors import json_response
 from anychip.server.generation import Job, Prompt, Run
 from anychip.server.openai.protocol import ChatMessage, ChatRequest
@@ -40,7 +39,7 @@ class Rendered(NamedTuple):
 
 async def chat_completions(request: Request) -> Response:
     service: Service = request.app.state.service
-    body = await read_body(request, ChatRequest, service.settings.max_body_bytes)
+    body = await service.read(request, ChatRequest)
     service.check_model(body.model)
     job = await _job(service, body)
     run = await service.start(job)
@@ -56,7 +55,7 @@ async def _job(service: Service, body: ChatRequest) -> Job:
     rendered = await _render(service, body)
     asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     max_tokens = token_limit(asked, None)
-    params = sampling_params(body, max_tokens, len(rendered.ids), service.model, service.settings.sampling_defaults)
+    [params] = sampling_params(body, max_tokens, [len(rendered.ids)], service.model, service.settings.sampling_defaults)
     return Job(
         new_id("chatcmpl"),
         [Prompt(rendered.ids, params)],

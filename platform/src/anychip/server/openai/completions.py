@@ -9,13 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from anychip.engine.outputs import TextDelta
-from anychip.server.body import read_body
 from anychip.server.errors import json_response
-from anychip.server.generation import Job, Prompt, Run
+from anychip.server.generation import Job, Run
 from anychip.server.openai.protocol import CompletionRequest
 from anychip.server.openai.replies import TextChoice, TextReply, usage_reply
 from anychip.server.openai.values import token_limit
-from anychip.server.params import sampling_params
 from anychip.server.service import Service, new_id
 from anychip.server.streaming import DONE, EventStream, frame, until_gone
 
@@ -25,7 +23,7 @@ DEFAULT_MAX_TOKENS = 16
 
 async def completions(request: Request) -> Response:
     service: Service = request.app.state.service
-    body = await read_body(request, CompletionRequest, service.settings.max_body_bytes)
+    body = await service.read(request, CompletionRequest)
     service.check_model(body.model)
     run = await service.start(await _job(service, body))
     head = (run.job.id, int(time.time()), service.model.served_name)
@@ -37,11 +35,7 @@ async def completions(request: Request) -> Response:
 
 async def _job(service: Service, body: CompletionRequest) -> Job:
     max_tokens = token_limit(body.max_tokens, DEFAULT_MAX_TOKENS)
-    defaults = service.settings.sampling_defaults
-    prompts = []
-    for prompt in body.prompts:
-        ids = await service.encode(prompt, "prompt")
-        prompts.append(Prompt(ids, sampling_params(body, max_tokens, len(ids), service.model, defaults)))
+    prompts = await service.prompts(body.prompts, "prompt", body, max_tokens)
     return Job(new_id("cmpl"), prompts, body.stop, body.skip_special_tokens, namespace=service.settings.namespace)
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator
+from pydantic import BeforeValidator, FailFast, Field, ValidationInfo, WithJsonSchema, field_validator
 
+from anychip.server.body_shape import Limited
 from anychip.server.fields import Body
 from anychip.server.openai import not_offered
 from anychip.server.openai.values import PROMPT_SCHEMA, MaxTokens, Seed, Stops, TokenIds, Whole, as_prompts
-
-MAX_CHOICES = 128
 
 _TEXT_PART = {
     "type": "object",
@@ -40,7 +39,7 @@ class StreamOptions(Body):
 class SamplingBody(Body):
     """What all generating endpoints share."""
 
-    n: Annotated[Whole, Field(ge=1, le=MAX_CHOICES, description="Choices for each prompt.")] = 1
+    n: Annotated[Whole, Field(ge=1, description="Choices for each prompt.")] = 1
     seed: Annotated[Seed | None, Field(description="Makes drawn tokens repeatable.")] = None
     stop: Stops = Field(
         default_factory=list, description="A text that ends the answer, or several; they are left out of it."
@@ -59,6 +58,13 @@ class SamplingBody(Body):
     ignore_eos: bool = Field(default=False, description="The model's own end doesn't end the text.")
     min_tokens: Annotated[Whole, Field(ge=0, description="Nothing ends the text before so many tokens.")] = 0
     skip_special_tokens: bool = Field(default=True, description="Special tokens don't appear in the text.")
+
+    limited: ClassVar[Limited] = {
+        "n": "choices_per_prompt",
+        "stop": "stop_strings",
+        "stop_token_ids": "stop_token_ids",
+        "logit_bias": "logit_bias_entries",
+    }
 
 
 class OpenAIBody(SamplingBody):
@@ -110,7 +116,7 @@ class ChatMessage(Body):
 class ChatRequest(OpenAIBody):
     """A conversation to be continued."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: Annotated[list[ChatMessage], FailFast(), Field(min_length=1)]
     max_completion_tokens: MaxTokens | None = Field(default=None, description="The newer name of max_tokens.")
     enable_thinking: bool | None = Field(
         default=None, description="Whether the model thinks first, where the recipe leaves it to requests."
@@ -121,6 +127,7 @@ class ChatRequest(OpenAIBody):
     separate_reasoning: bool = Field(default=True, description="Thinking comes apart from the answer.")
 
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = not_offered.CHAT
+    limited: ClassVar[Limited] = {**OpenAIBody.limited, "messages": "messages"}
 
     @field_validator("max_completion_tokens")
     @classmethod
@@ -141,6 +148,7 @@ class CompletionRequest(OpenAIBody):
     ]
 
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = not_offered.COMPLETION
+    limited: ClassVar[Limited] = {**OpenAIBody.limited, "prompt": "prompts"}
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:

@@ -5,18 +5,12 @@ Knows types and ranges; knows no field's name.
 
 from __future__ import annotations
 
-from collections.abc import Sized
-from typing import Annotated, TypeVar
+from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, FailFast, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-MAX_STOPS = 16
-MAX_STOP_CHARS = 1024
-MAX_PROMPTS = 512
 NO_LIMIT = -1
-
-T = TypeVar("T", bound=Sized)
 
 
 def _whole(value: object) -> object:
@@ -31,10 +25,6 @@ def _as_stops(value: object) -> object:
         raise PydanticCustomError("stop", "expected a string or a list of strings")
     if "" in stops:
         raise PydanticCustomError("stop", "a stop string must not be empty")
-    if len(stops) > MAX_STOPS or any(len(stop) > MAX_STOP_CHARS for stop in stops):
-        raise PydanticCustomError(
-            "stop", "at most {count} stop strings of {size} characters", {"count": MAX_STOPS, "size": MAX_STOP_CHARS}
-        )
     return stops
 
 
@@ -55,45 +45,39 @@ def as_prompts(value: object) -> list[str] | list[list[int]]:
         return [value]
     if isinstance(value, list) and value:
         if all(isinstance(item, str) for item in value):
-            return _counted(value)
+            return value
         if _are_ids(value):
             return [value]
         if all(isinstance(item, list) and item and _are_ids(item) for item in value):
-            return _counted(value)
+            return value
     raise PydanticCustomError(
         "prompt", "expected a string, a list of strings, a list of token ids, or a list of such lists; none empty"
     )
-
-
-def _counted(prompts: T) -> T:
-    if len(prompts) > MAX_PROMPTS:
-        raise PydanticCustomError("prompt", "at most {count} prompts in one request", {"count": MAX_PROMPTS})
-    return prompts
 
 
 def _are_ids(items: list[object]) -> bool:
     return all(type(item) is int and item >= 0 for item in items)
 
 
-_STOP = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
+_STOP = {"type": "string", "minLength": 1}
 _IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 _TEXT = {"type": "string", "minLength": 1}
 PROMPT_SCHEMA: dict[str, object] = {
     "anyOf": [
         _TEXT,
-        {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": MAX_PROMPTS},
+        {"type": "array", "items": _TEXT, "minItems": 1},
         _IDS,
-        {"type": "array", "items": _IDS, "minItems": 1, "maxItems": MAX_PROMPTS},
+        {"type": "array", "items": _IDS, "minItems": 1},
     ]
 }
 
 Whole = Annotated[int, BeforeValidator(_whole)]
 Seed = Annotated[Whole, Field(ge=-(2**63), lt=2**63)]
-TokenIds = list[Annotated[Whole, Field(ge=0)]]
+TokenIds = Annotated[list[Annotated[Whole, Field(ge=0)]], FailFast()]
 Stops = Annotated[
     list[str],
     BeforeValidator(_as_stops),
-    WithJsonSchema({"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOPS}]}),
+    WithJsonSchema({"anyOf": [_STOP, {"type": "array", "items": _STOP}]}),
 ]
 MaxTokens = Annotated[
     Whole,
@@ -102,9 +86,6 @@ MaxTokens = Annotated[
 ]
 
 __all__ = [
-    "MAX_PROMPTS",
-    "MAX_STOPS",
-    "MAX_STOP_CHARS",
     "NO_LIMIT",
     "PROMPT_SCHEMA",
     "MaxTokens",
