@@ -10,6 +10,8 @@ from anychip.server.lobby import Lobby
 
 
 class Loading:
+    state = "loading"
+    problem = ""
     progress = Progress("load", 3, 10, "a tensor")
 
 

@@ -20,6 +20,7 @@ from anychip.deploy.ports import wait_free
 from anychip.deploy.running import FLAG
 from anychip.deploy.state import read_revision, recipe_path
 from anychip.engine.logs import configure_logs
+from anychip.plan.watchdog import watchdog_limits
 from anychip.server.serve import serve
 from anychip.server.settings import Served
 from anychip_sdk.environment import worker_environment
@@ -68,9 +69,9 @@ def run(revision_path: Path) -> int:
         return prepare(recipe)
 
     address = recipe.server.host, recipe.server.port
-    return serve(
-        *address, (CORE_FACTORY, str(recipe_path(revision_path))), prepare, env=worker_environment(revision.environment)
-    )
+    env, limits = worker_environment(revision.environment), watchdog_limits(recipe.server.watchdog)
+    worker = CORE_FACTORY, str(recipe_path(revision_path))
+    return serve(*address, worker, prepare, env=env, limits=limits)
 
 
 def _leave(revision_path: Path, failure: Failure) -> None:

@@ -14,6 +14,7 @@ from anychip.graph.ir import ModelGraph, WeightSpec
 from anychip.graph.program import Pieces
 from anychip.graph.replace import Binding
 from anychip.models.config import ModelConfig
+from anychip.plan.watchdog import WatchdogLimits
 from anychip.weights.load import Shard
 from anychip_sdk.device import DeviceInfo
 from anychip_sdk.profiles import Profile
@@ -165,6 +166,7 @@ class Plan:
     engine_ops: Mapping[str, Resolution]
     shard: Shard
     warnings: tuple[str, ...]
+    watchdog: WatchdogLimits
 
 
 __all__ = [

@@ -22,7 +22,8 @@ class Lobby:
 
     def _answer(self, scope: Scope) -> ASGIApp:
         if scope["path"] in {"/health", "/ready"}:
-            return not_ready("loading", self._engine.progress)
+            state = self._engine.state  # of an engine that is ready, the texts aren't read yet
+            return not_ready("loading" if state == "ready" else state, self._engine.progress, self._engine.problem)
         return error_response(EngineDead("the model is still loading"))
 
 

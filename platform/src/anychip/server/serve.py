@@ -15,6 +15,7 @@ import uvicorn
 
 from anychip.engine.client import EngineClient
 from anychip.engine.logs import configure_logs
+from anychip.plan.watchdog import WatchdogLimits
 from anychip.server.app import create_app
 from anychip.server.lobby import Lobby
 from anychip.server.service import Service
@@ -140,6 +141,7 @@ def serve(
     prepare: Prepare,
     *,
     env: Mapping[str, str] | None = None,
+    limits: WatchdogLimits | None = None,
     on_listening: Callable[[str, int], None] | None = None,
 ) -> int:
     """Serve until a signal, leaving no process, port or file behind.
@@ -156,13 +158,14 @@ def serve(
         prepare: finds out what the worker needn't tell; called in a thread while the worker loads already. What it
             raises ends both.
         env: the worker's environment; None is this process's own.
+        limits: when the worker counts as hung, and what happens then.
         on_listening: told host and port once the port is taken, while the model still loads.
     """
     configure_logs()
     with bind(host, port) as listener:
         if on_listening is not None:
             on_listening(*listener.getsockname()[:2])
-        return _run(_serve(listener, EngineClient(*factory, env=env), prepare))
+        return _run(_serve(listener, EngineClient(*factory, env=env, limits=limits), prepare))
 
 
 def _run(main: Coroutine[object, object, int]) -> int:
