@@ -16,13 +16,14 @@ SMOKE_PROMPT = "Hello"
 
 
 class Health(NamedTuple):
-    """What /health said; `state` is "unreachable" where nobody answered."""
+    """What /health said; `state` is "unreachable" where nobody answers, "silent" where nobody did in time."""
 
     state: str
     stage: str = ""
     done: int = 0
     total: int = 0
     detail: str = ""
+    reason: str = ""  #: why it isn't ready, where that has one
 
     @property
     def is_ready(self) -> bool:
@@ -65,6 +66,8 @@ class ServiceClient:
         try:
             answer = self._http.get("/health")
             body = answer.json()
+        except httpx.ReadTimeout:
+            return Health("silent")
         except (httpx.HTTPError, httpx.InvalidURL, ValueError):
             return Health("unreachable")
         if answer.status_code == httpx.codes.OK:
@@ -78,6 +81,7 @@ class ServiceClient:
             int(progress.get("done", 0)),
             int(progress.get("total", 0)),
             str(progress.get("detail", "")),
+            str(body.get("reason", "")) if isinstance(body, dict) else "",
         )
 
     def model(self) -> str:
