@@ -31,6 +31,14 @@ def test_health_tells_how_far_loading_is(path):
     assert reply.json() == {"status": "loading", "progress": progress}
 
 
+@pytest.mark.parametrize(("state", "told"), [("ready", "loading"), ("hung", "hung"), ("dead", "dead")])
+def test_health_tells_of_an_engine_that_will_not_get_ready(state, told):
+    engine = Loading()
+    engine.state, engine.problem = state, "why"
+    reply = ask(Lobby(engine), "/health")
+    assert (reply.status_code, reply.json()["status"], reply.json()["reason"]) == (503, told, "why")
+
+
 def test_other_paths_are_refused_for_now():
     reply = ask(Lobby(Loading()), "/v1/models")
     assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")

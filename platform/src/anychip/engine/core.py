@@ -152,7 +152,9 @@ class EngineCore:
 
     def _tell(self, batch: Batch) -> None:
         """How long the step and the one before it, which may run still, are expected to take."""
-        cost_s = self._cost.of(sum(row.count for row in batch.rows[batch.decode_rows :]))
+        cost_s = self._cost.decodes_s
+        if len(batch.rows) > batch.decode_rows:
+            cost_s = self._cost.of(batch.tokens - batch.decode_rows)
         if self._submitted < FIRST_STEPS:
             self._submitted += 1
             cost_s += FIRST_STEP_S

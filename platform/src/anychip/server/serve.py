@@ -20,6 +20,7 @@ from anychip.server.app import create_app
 from anychip.server.lobby import Lobby
 from anychip.server.service import Service
 from anychip.server.settings import Served
+from anychip.server.stall import tell_stalls
 from anychip_sdk.errors import PortTaken, PreconditionFailed
 
 #: After the drain limit, streams need a moment to send their error event.
@@ -124,12 +125,14 @@ async def _serve(listener: socket.socket, client: EngineClient, prepare: Prepare
         asyncio.get_running_loop().add_signal_handler(number, process.stop, exit_code)
     await client.start()
     opening = asyncio.create_task(process.open(prepare))
+    stalls = asyncio.create_task(tell_stalls())
     try:
         await server.serve(sockets=[listener])
         if opening.done():
             opening.result()  # raises what kept it from opening
     finally:
         opening.cancel()
+        stalls.cancel()
         await client.close(grace_s=0.5)
     return process.exit_code
 
