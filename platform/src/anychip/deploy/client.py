@@ -173,4 +173,4 @@ def _refused(answer: httpx.Response) -> ServiceError:
     return ServiceError(f"{answer.request.url} answered {answer.status_code}: {text}")
 
 
-__all__ = ["Delta", "Health", "ServiceClient", "ServiceError", "endpoint"]
+__all__ = ["PROBE_S", "Delta", "Health", "ServiceClient", "ServiceError", "endpoint"]
