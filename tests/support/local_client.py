@@ -26,7 +26,9 @@ class LocalClient:
         self.model = core.model
         self.state = "ready"
         self.progress = Progress("weights", 1, 2, "half")
+        self.problem = ""
         self.restarts = 0
+        self.hangs = 0
         self.load_s = 1.5
         self.pauses = True
         self._generations = {}
@@ -56,7 +58,10 @@ class LocalClient:
             self.abort(request_id)
             generation.fail(error)
 
-    async def stats(self):
+    async def stats(self, patience_s=None):
+        return self.core.stats()
+
+    def last_stats(self):
         return self.core.stats()
 
     async def flush_cache(self):

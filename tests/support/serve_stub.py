@@ -9,6 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from anychip.plan.watchdog import WatchdogLimits
 from anychip.server.serve import serve
 from anychip.server.settings import Served, ServerSettings
 from anychip_sdk.errors import AnychipError, CheckpointInvalid
@@ -35,6 +36,7 @@ def main() -> int:
         ("support.stub_core:make", options.get("core", {})),
         prepare,
         network=network,
+        watchdog=WatchdogLimits(**options["limits"]) if "limits" in options else None,
         on_listening=lambda _host, port: sys.stdout.write(f"{port}\n") and sys.stdout.flush(),
     )
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -64,14 +67,24 @@ class StubCore:
         max_queued: more requests than this are refused.
         fail_steps: numbers of steps that raise.
         die_at_step: the process kills itself at that step.
+        hang: (number of a step that never ends, whether it keeps Python's lock).
     """
 
     def __init__(
-        self, reply=None, endless=False, step_s=0.0, max_queued=100, fail_steps=(), die_at_step=None, model=None
+        self,
+        reply=None,
+        endless=False,
+        step_s=0.0,
+        max_queued=100,
+        fail_steps=(),
+        die_at_step=None,
+        model=None,
+        hang=(None, False),
     ):
         self.model = ModelFacts(**{**MODEL, **(model or {})})
         self.reply, self.endless, self.step_s, self.max_queued = reply, endless, step_s, max_queued
         self.fail_steps, self.die_at_step = set(fail_steps), die_at_step
+        self.hang_at_step, self.keeps_lock = hang
         self.steps = 0
         self.aborted = []
         self.stopped = []
@@ -83,6 +96,9 @@ class StubCore:
     @property
     def has_work(self):
         return bool(self.running)
+
+    def watch(self, pulse):
+        self.pulse = pulse
 
     def add(self, request):
         if len({play.request.id for play in self.running}) >= self.max_queued:
@@ -100,6 +116,8 @@ class StubCore:
         time.sleep(self.step_s)
         if self.steps == self.die_at_step:
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.steps == self.hang_at_step:
+            (ctypes.PyDLL if self.keeps_lock else ctypes.CDLL)(None).sleep(600)
         if self.steps in self.fail_steps:
             raise ValueError(f"step {self.steps} fails")
         events = [play.next() for play in self.running]
@@ -143,11 +161,21 @@ def make(argument, report):
     """The factory for worker processes; `argument` holds StubCore's, and how loading goes.
 
     `load_error` fails it; `models` are what the first load says of its model, what the second says ..., and `loads`
-    is a file in which loads are counted.
+    is a file in which loads are counted. `reload_s` is how long later ones say nothing at first. With `child` the
+    worker has a child that ends for no signal but SIGKILL, whose pid is written to that file.
     """
     options = dict(argument)
     error, load_s = options.pop("load_error", None), options.pop("load_s", 0.0)
     models, loads = options.pop("models", None), options.pop("loads", None)
+    reload_s, child = options.pop("reload_s", 0.0), options.pop("child", None)
+    if child is not None:
+        code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+        Path(child).write_text(str(subprocess.Popen([sys.executable, "-c", code]).pid), encoding="utf-8")
+    if reload_s:
+        counted = Path(loads)
+        if counted.exists():
+            time.sleep(reload_s)
+        counted.touch()
     for done in range(3):
         report(Progress("weights", done, 2, f"tensor {done}"))
     time.sleep(load_s)

@@ -8,8 +8,9 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from anychip.engine.client import Backoff, EngineClient, WorkerFailed
+from anychip.engine.client import EngineClient, WorkerFailed
 from anychip.engine.request import GenerateRequest, SamplingParams
+from anychip.engine.restarts import Backoff
 from anychip_sdk.errors import AnychipError, EngineDead, QueueFull, RequestInvalid
 from support.processes import child_env
 

@@ -1,14 +1,26 @@
 """The step loop: forks, aborts, copies, numbers and warm-up, on a tiny model. Knows no text and no process."""
 
+import itertools
+import os
 from dataclasses import fields
 
 import pytest
 import torch
 from structlog.testing import capture_logs
 
-from anychip.engine.core import WARM_UP_ID, EngineCore, build_core, from_recipe_file, scheduler_config
+from anychip.engine.core import (
+    FIRST_STEP_S,
+    FIRST_STEPS,
+    WARM_UP_ID,
+    EngineCore,
+    build_core,
+    from_recipe_file,
+    scheduler_config,
+)
+from anychip.engine.pulse import NUMBERS, Pulse, read_pulse, shared_memory
 from anychip.engine.request import GenerateRequest, SamplingParams
 from anychip.engine.seeds import derive_seed, uniform
+from anychip.engine.step_cost import StepCost
 from anychip.plan.make import prepare
 from anychip.plan.plan import SchedulerPlan
 from anychip_sdk.errors import CheckpointInvalid, RequestInvalid, UsageError
@@ -37,6 +49,33 @@ def test_without_work_a_step_does_nothing(core):
     assert not core.has_work
     assert core.step() == []
     assert core.stats()["step_seconds"] == 0
+
+
+def test_it_tells_how_long_each_step_may_be_expected_to_take(tiny):
+    pulse = Pulse(descriptor := shared_memory("test", NUMBERS.size))
+    with core_of(make_recipe(tiny, scheduler={"chunked_prefill_size": 16})) as core:
+        core.watch(pulse)
+        core.warm_up()
+        core.expect(StepCost(100.0, 1.0))
+        core.add(greedy([list(range(5, 45))], FIRST_STEPS + 3)[0])
+        told = []
+        while core.has_work:
+            core.step()
+            told.append(read_pulse(descriptor).cost_s)
+    os.close(descriptor)
+    first = [116.0, 116.0, 108.0, *(100.0 for _ in range(FIRST_STEPS - 3))]
+    alone = [*(cost_s + FIRST_STEP_S for cost_s in first), *(100.0 for _ in range(5))]
+    expected = [now + before for now, before in itertools.pairwise([told[0] - alone[0], *alone])]
+    assert told == pytest.approx(expected[: len(told)])
+
+
+def test_what_the_warm_up_took_is_expected_where_nothing_is_predicted(core):
+    assert core.cost == StepCost(0, 0)
+    core.warm_up()
+    core.expect(StepCost())
+    assert core.cost.decodes_s > 0
+    assert core.cost.token_s > 0
+    assert core.cost.of(100) > core.cost.of(0)
 
 
 def test_a_request_is_answered_token_by_token(core):

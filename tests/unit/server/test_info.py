@@ -5,6 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from anychip.server.app import ROUTES
 from anychip.server.metrics import Metrics, TokenRate, kv_gauges
+from anychip_sdk.errors import EngineDead
 from support.local_client import Asker
 from support.stub_core import StubCore
 
@@ -28,6 +29,18 @@ def test_health_is_good_only_while_requests_are_taken(path, state, status):
     assert reply.json()["status"] == state
     if state == "loading":
         assert reply.json()["progress"] == {"stage": "weights", "done": 1, "total": 2, "detail": "half"}
+
+
+@pytest.mark.parametrize("state", ["hung", "dead", "restarting"])
+def test_health_says_why_it_is_not_good(state):
+    asker = Asker()
+    asker.client.state, asker.client.problem = state, "a step has been running for 21 s"
+    reply = asker.ask("GET", "/health")
+    assert (reply.status_code, reply.json()["reason"]) == (503, "a step has been running for 21 s")
+
+
+def test_health_of_a_service_that_is_well_has_no_reason():
+    assert Asker().ask("GET", "/health").json() == {"status": "ready"}
 
 
 def test_a_draining_service_takes_no_more_requests():
@@ -155,6 +168,30 @@ def test_statistics_of_any_name_can_be_shown():
     assert "anychip:engine_prompt_tokens 3.0" in page
     assert "anychip:engine_odd_name_ 1.0" in page
     assert "anychip:num_running_reqs 2.0" in page
+
+
+def test_what_is_not_told_any_more_is_not_shown_any_more():
+    metrics = Metrics()
+    before = metrics.render({"running": 2.0, "pages_total": 9.0, "pages_free": 3.0, "odd name!": 1.0}).decode()
+    assert "anychip:engine_pages_free 3.0" in before
+    after = metrics.render({"running": 0.0}).decode()
+    assert "anychip:num_running_reqs 0.0" in after
+    assert "anychip:token_usage 0.0" in after
+    assert not [line for line in after.splitlines() if "pages" in line or "kv_" in line or "odd" in line]
+    assert "anychip:engine_pages_free 4.0" in metrics.render({"pages_free": 4.0}).decode()
+
+
+def test_metrics_are_the_last_that_were_told_where_the_engine_does_not_answer():
+    asker = Asker()
+
+    async def never(_patience_s=None):
+        raise EngineDead("the engine gave no answer for 1 s")
+
+    asker.client.stats = never
+    asker.client.last_stats = lambda: {"running": 3.0, "stats_age_seconds": 7.0}
+    assert metric(asker, "anychip:num_running_reqs") == 3
+    assert metric(asker, "anychip:engine_stats_age_seconds") == 7
+    assert asker.ask("GET", "/server_info").json()["stats"] == {"running": 3.0, "stats_age_seconds": 7.0}
 
 
 def test_pages_are_shown_as_tokens():

@@ -10,6 +10,8 @@ from anychip.server.lobby import Lobby
 
 
 class Loading:
+    state = "loading"
+    problem = ""
     progress = Progress("load", 3, 10, "a tensor")
 
 
@@ -27,6 +29,14 @@ def test_health_tells_how_far_loading_is(path):
     assert reply.status_code == 503
     progress = {"stage": "load", "done": 3, "total": 10, "detail": "a tensor"}
     assert reply.json() == {"status": "loading", "progress": progress}
+
+
+@pytest.mark.parametrize(("state", "told"), [("ready", "loading"), ("hung", "hung"), ("dead", "dead")])
+def test_health_tells_of_an_engine_that_will_not_get_ready(state, told):
+    engine = Loading()
+    engine.state, engine.problem = state, "why"
+    reply = ask(Lobby(engine), "/health")
+    assert (reply.status_code, reply.json()["status"], reply.json()["reason"]) == (503, told, "why")
 
 
 def test_other_paths_are_refused_for_now():

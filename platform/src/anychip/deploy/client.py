@@ -17,13 +17,14 @@ SMOKE_PROMPT = "Hello"
 
 
 class Health(NamedTuple):
-    """What /health said; `state` is "unreachable" where nobody answered."""
+    """What /health said; `state` is "unreachable" where nobody answers, "silent" where nobody did in time."""
 
     state: str
     stage: str = ""
     done: int = 0
     total: int = 0
     detail: str = ""
+    reason: str = ""  #: why it isn't ready, where that has one
 
     @property
     def is_ready(self) -> bool:
@@ -68,6 +69,8 @@ class ServiceClient:
         try:
             answer = self._http.get("/health")
             body = answer.json()
+        except httpx.ReadTimeout:
+            return Health("silent")
         except (httpx.HTTPError, httpx.InvalidURL, ValueError):
             return Health("unreachable")
         if answer.status_code == httpx.codes.OK:
@@ -81,6 +84,7 @@ class ServiceClient:
             int(progress.get("done", 0)),
             int(progress.get("total", 0)),
             str(progress.get("detail", "")),
+            str(body.get("reason", "")) if isinstance(body, dict) else "",
         )
 
     def model(self) -> str:
@@ -185,4 +189,4 @@ def _refused(answer: httpx.Response) -> ServiceError:
     return ServiceError(f"{answer.request.url} answered {answer.status_code}: {text}")
 
 
-__all__ = ["Delta", "Health", "ServiceClient", "ServiceError", "endpoint"]
+__all__ = ["PROBE_S", "Delta", "Health", "ServiceClient", "ServiceError", "endpoint"]

@@ -23,6 +23,7 @@ from anychip.deploy.ports import wait_free
 from anychip.deploy.running import FLAG
 from anychip.deploy.state import read_revision, recipe_path
 from anychip.engine.logs import configure_logs
+from anychip.plan.watchdog import watchdog_limits
 from anychip.server.serve import serve
 from anychip.server.settings import Served
 from anychip_sdk.environment import worker_environment
@@ -78,6 +79,7 @@ def run(revision_path: Path) -> int:
         prepare,
         env=worker_environment(revision.environment),
         network=network_of(recipe.server),
+        watchdog=watchdog_limits(recipe.server.watchdog),
         server_limits=recipe.server.limits,
     )
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from anychip.deploy.client import ServiceClient, endpoint
+from anychip.deploy.condition import condition_of
 from anychip.deploy.known import Known, look
 from anychip.deploy.launch import recipe_of
 from anychip.deploy.network import client_of, url_of
@@ -16,7 +17,7 @@ from anychip.deploy.state import ServiceState, Store, read_revision
 from anychip.recipe.schema import ServerSection
 from anychip_sdk.errors import AnychipError, UsageError
 
-Condition = Literal["running", "loading", "unhealthy", "dead", "stopped", "failed", "damaged"]
+Condition = Literal["running", "loading", "hung", "unhealthy", "dead", "stopped", "failed", "damaged"]
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,9 @@ class ServiceStatus:
     """One service as it is now; numbers are None where the service doesn't tell.
 
     Attributes:
-        condition: running; loading; unhealthy (the process lives, the engine doesn't answer); dead (it ended by
-            itself); stopped (by `down`); failed (it never became ready); damaged (its state file can't be read).
+        condition: running; loading; hung (the engine or the process gives no sign of life); unhealthy (the process
+            lives and isn't ready); dead (it ended by itself); stopped (by `down`); failed (it never became ready);
+            damaged (its state file can't be read).
         kv_use: the share of the KV pool that running requests hold, 0 to 1; cached prefixes don't count.
     """
 
@@ -124,8 +126,8 @@ def _living(store: Store, state: ServiceState, status: ServiceStatus) -> Service
     with _anonymous(store, state) as client:
         health = client.health()
     if not health.is_ready:
-        is_loading = health.state == "loading" or (health.state == "unreachable" and state.status == "loading")
-        return replace(status, condition="loading" if is_loading else "unhealthy", detail=health.stage or health.state)
+        condition, detail = condition_of(health, state.process.pid, may_load=state.status == "loading")
+        return replace(status, condition=condition, detail=detail)
     try:
         with connect(store, state) as client:
             return replace(status, condition="running", **_numbers(client.info()))

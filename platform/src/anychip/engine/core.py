@@ -20,9 +20,11 @@ from anychip.engine.loader import LoadedModel, Report, load_model
 from anychip.engine.messages import ModelFacts, Progress
 from anychip.engine.model_facts import model_facts
 from anychip.engine.pace import Pace
+from anychip.engine.pulse import Pulse
 from anychip.engine.request import GenerateRequest, SamplingParams, TokenEvent
 from anychip.engine.runner import Pending, Runner
 from anychip.engine.scheduler import Scheduler
+from anychip.engine.step_cost import StepCost, measured_cost, predicted_cost
 from anychip.engine.step_planner import StepPlanner
 from anychip.plan.make import prepare
 from anychip.plan.plan import Decision, Plan
@@ -33,6 +35,8 @@ from anychip_sdk.errors import CheckpointInvalid, UsageError
 log = structlog.get_logger("anychip.engine")
 
 WARM_UP_ID = "warm-up"
+#: of a worker, in which a kernel may be compiled for a shape that the warm-up didn't have
+FIRST_STEPS, FIRST_STEP_S = 32, 6.0
 MEASURED_TOKENS = 64  #: of the prompt by which the pace of prompts is measured; few cost more each than many
 
 
@@ -57,6 +61,8 @@ class EngineCore:
         self._laps = self._runner.laps
         self._flights: deque[_Flight] = deque()
         self._last_result_s = 0.0
+        self._pulse, self._cost = Pulse(), StepCost()
+        self._submitted, self._behind_s = 0, 0.0
 
     @property
     def model(self) -> ModelFacts:
@@ -69,6 +75,19 @@ class EngineCore:
     @property
     def scheduler(self) -> Scheduler:
         return self._scheduler
+
+    @property
+    def cost(self) -> StepCost:
+        """What steps are expected to take."""
+        return self._cost
+
+    def watch(self, pulse: Pulse) -> None:
+        """From now on tell there how long each step may be expected to take."""
+        self._pulse = pulse
+
+    def expect(self, predicted: StepCost) -> None:
+        """Expect steps to take what the warm-up's let expect, or what is predicted where that is more."""
+        self._cost = measured_cost(self.plan, self._pace).at_least(predicted)
 
     def add(self, request: GenerateRequest) -> None:
         self._scheduler.add(request)
@@ -125,10 +144,22 @@ class EngineCore:
         batch = self._scheduler.schedule()
         if batch is None:
             return False
+        self._tell(batch)
         plan = self._planner.plan(batch)
         self._laps.lap("schedule")
         self._flights.append(_Flight(batch, self._runner.submit(plan), started_s))
         return True
+
+    def _tell(self, batch: Batch) -> None:
+        """How long the step and the one before it, which may run still, are expected to take."""
+        cost_s = self._cost.decodes_s
+        if len(batch.rows) > batch.decode_rows:
+            cost_s = self._cost.of(batch.tokens - batch.decode_rows)
+        if self._submitted < FIRST_STEPS:
+            self._submitted += 1
+            cost_s += FIRST_STEP_S
+        self._pulse.expect(cost_s + self._behind_s)
+        self._behind_s = cost_s
 
     def _observe(self, flight: _Flight) -> None:
         """Tell the pace how long a step took: from the result before it on, where it was submitted earlier."""
@@ -167,6 +198,7 @@ class EngineCore:
             self._warm_up(MEASURED_TOKENS, 0.0)
         self._scheduler = self._new_scheduler()  # its counters start at 0
         self._laps = self._runner.laps = Laps(STEP_PARTS)
+        self._submitted = 0
 
     def _warm_up(self, tokens: int, temperature: float) -> None:
         plan = self.plan
@@ -217,6 +249,7 @@ def build_core(recipe: Recipe, report: Report) -> EngineCore:
         report("warm-up", 0, 1, "")
         laps.start()
         core.warm_up()
+        core.expect(predicted_cost(model.plan, prepared.backend, recipe.backend.plugin_path))
         laps.lap("warm_up")
     except BaseException:
         core.close()

@@ -25,7 +25,9 @@ import zmq
 
 from anychip.engine import messages
 from anychip.engine.logs import configure_logs
+from anychip.engine.pulse import Pulse
 from anychip.engine.request import GenerateRequest, TokenEvent
+from anychip.engine.stacks import write_stacks_to
 from anychip_sdk.errors import AnychipError, DeviceLost, QueueFull, RequestInvalid, UsageError
 
 PR_SET_PDEATHSIG = 1
@@ -44,6 +46,7 @@ class Core(Protocol):
     def model(self) -> messages.ModelFacts: ...
     @property
     def has_work(self) -> bool: ...
+    def watch(self, pulse: Pulse) -> None: ...
     def add(self, request: GenerateRequest) -> None: ...
     def abort(self, request_id: str) -> list[TokenEvent]: ...
     def stop(self, request_id: str, index: int) -> None: ...
@@ -70,10 +73,16 @@ def load_factory(spec: str) -> CoreFactory:
 
 
 class Worker:
-    """The loop between the socket and the core."""
+    """The loop between the socket and the core.
 
-    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+    Args:
+        socket: to the server.
+        pulse: by which others see where the loop is; None: nobody looks.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes], pulse: Pulse | None = None) -> None:
         self._socket = socket
+        self._pulse = pulse or Pulse()
         self._failures = 0
         self._stopping = False
 
@@ -82,6 +91,7 @@ class Worker:
 
     def run(self, core: Core) -> None:
         """Serve until told to shut down."""
+        core.watch(self._pulse)
         while not self._stopping:
             self._receive(core)
             if core.has_work and not self._stopping:
@@ -90,11 +100,15 @@ class Worker:
     def _receive(self, core: Core) -> None:
         """Handle every message that is there; wait for one when there is nothing else to do."""
         wait_ms = 0 if core.has_work else None
+        if wait_ms is None:
+            self._pulse.rest()
         while not self._stopping and self._socket.poll(wait_ms):
+            self._pulse.turn()
             self._handle(messages.decode_to_worker(self._socket.recv()), core)
             wait_ms = 0
 
     def _step(self, core: Core) -> None:
+        self._pulse.turn()
         try:
             events = core.step()
             self._failures = 0
@@ -180,14 +194,14 @@ def _failure(error: Exception) -> messages.Failed:
     return messages.Failed(f"{type(error).__name__}: {error}")
 
 
-def main(factory_spec: str, argument: object, endpoint: str) -> int:
+def main(factory_spec: str, argument: object, endpoint: str, pulse: Pulse | None = None) -> int:
     """Build the core, report ready and serve until the end; returns the process's exit code."""
     context = zmq.Context()
     socket = context.socket(zmq.PAIR)
     socket.set_hwm(0)  # a slow server must not stop the steps
     socket.linger = 1000  # ms: the reason for a failure must still arrive
     socket.connect(endpoint)
-    worker = Worker(socket)
+    worker = Worker(socket, pulse)
     core: Core | None = None
     try:
         core = _load(worker, factory_spec, argument)
@@ -211,12 +225,18 @@ def _run() -> None:
     parser.add_argument("--argument", required=True, help="the factory's argument, as JSON")
     parser.add_argument("--endpoint", required=True, help="where the server listens")
     parser.add_argument("--parent-pid", required=True, type=int)
+    parser.add_argument("--pulse", required=True, type=int, metavar="FD", help="memory that the server reads")
+    parser.add_argument("--stacks", required=True, type=int, metavar="FD", help="where stacks are written on demand")
+    parser.add_argument("--beat-s", required=True, type=float, help="seconds between heartbeats")
     options = parser.parse_args()
     configure_logs()
+    write_stacks_to(options.stacks)
+    pulse = Pulse(options.pulse)
+    pulse.beat_on(options.beat_s)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the server decides
     signal.signal(signal.SIGTERM, _ask_to_stop)
     die_with_parent(options.parent_pid)
-    raise SystemExit(main(options.factory, json.loads(options.argument), options.endpoint))
+    raise SystemExit(main(options.factory, json.loads(options.argument), options.endpoint, pulse))
 
 
 if __name__ == "__main__":

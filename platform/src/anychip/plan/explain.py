@@ -82,6 +82,7 @@ def as_json(plan: Plan, costs: Mapping[str, object] | None = None) -> dict[str, 
         "memory": dict(as_mapping(plan.memory)),
         "scheduler": {name: _plain(value) for name, value in vars(plan.scheduler).items()},
         "limits": plan.limits.model_dump(),
+        "watchdog": asdict(plan.watchdog),
         "fusions": [
             {"policy": one.policy, "applied": one.applied, "refused": one.refused, "reason": one.reason}
             for one in plan.fusions
@@ -205,6 +206,7 @@ def _head(plan: Plan) -> list[str]:
         *_certificate(plan.backend.certificate),
         f"device     {device.name}, {device.product}" + _pairs(device.versions),
         f"streams    {'asynchronous' if device.capabilities.async_streams else SYNCHRONOUS}",
+        f"watchdog   {plan.watchdog.words}",
         *(f"note       {note}" for note in model.notes),
     ]
 

@@ -14,6 +14,7 @@ from anychip.graph.ir import ModelGraph, WeightSpec
 from anychip.graph.program import Pieces
 from anychip.graph.replace import Binding
 from anychip.models.config import ModelConfig
+from anychip.plan.watchdog import WatchdogLimits
 from anychip.recipe.limits import LimitsSection
 from anychip.weights.load import Shard
 from anychip_sdk.device import DeviceInfo
@@ -167,6 +168,7 @@ class Plan:
     shard: Shard
     warnings: tuple[str, ...]
     limits: LimitsSection  #: of the server in front of the engine
+    watchdog: WatchdogLimits
 
 
 __all__ = [

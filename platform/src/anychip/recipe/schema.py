@@ -251,6 +251,44 @@ class TlsSection(Section):
     ]
 
 
+class WatchdogSection(Section):
+    """When the engine counts as hung, and what happens then."""
+
+    floor: Annotated[
+        Seconds,
+        Expect("a duration such as 20s"),
+        Field(
+            description="How long the engine may give no sign of life, and the least that a step may take. A load may "
+            "take longer."
+        ),
+    ] = Seconds(20)
+    factor: Annotated[
+        float,
+        Field(ge=1, le=1000, description="A step may take so many times what the plan predicts, or the warm-up took."),
+        Expect("a number from 1 to 1000"),
+    ] = 20.0
+    load: Annotated[
+        Seconds,
+        Expect("a duration such as 30m"),
+        Field(description="How long loading may make no progress."),
+    ] = Seconds(1800, "30m")
+    on_hang: Annotated[
+        Literal["restart", "report"],
+        Field(
+            description="What happens to an engine that hangs. restart: it is killed and started again. report: "
+            "/health and the log tell it, until it goes on. Running requests fail either way."
+        ),
+    ] = "restart"
+    max_restarts: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="How often an engine that ended or hung is started again, without a healthy minute between. "
+            "Then the service ends.",
+        ),
+    ] = 8
+
+
 class ServerSection(Section):
     """Where the service listens, and to whom."""
 
@@ -306,6 +344,9 @@ class ServerSection(Section):
     limits: Annotated[LimitsSection, Field(description="How much one client, connection or request may ask for.")] = (
         LimitsSection()
     )
+    watchdog: Annotated[
+        WatchdogSection, Field(description="When the engine counts as hung, and what happens then.")
+    ] = WatchdogSection()
 
 
 class SloSection(Section):
@@ -372,4 +413,5 @@ __all__ = [
     "ServerSection",
     "SloSection",
     "TlsSection",
+    "WatchdogSection",
 ]

@@ -24,6 +24,8 @@ from anychip.server.record import current
 from anychip.server.service import Service
 from anychip_sdk.errors import EngineDead
 
+STATS_PATIENCE_S = 1.0  #: a step may be running; `platform status` waits no longer than twice as long
+
 
 def _service(request: Request) -> Service:
     service: Service = request.app.state.service
@@ -35,12 +37,14 @@ async def health(request: Request) -> Response:
     service = _service(request)
     if service.state == "ready":
         return json_response({"status": "ready"})
-    return not_ready(service.state, service.engine.progress)
+    return not_ready(service.state, service.engine.progress, service.engine.problem)
 
 
-def not_ready(state: str, progress: Progress) -> Response:
-    """The answer while no requests are taken, with how far loading is."""
+def not_ready(state: str, progress: Progress, problem: str = "") -> Response:
+    """The answer while no requests are taken, with the reason where there is one and how far loading is."""
     reply: dict[str, object] = {"status": state}
+    if problem:
+        reply["reason"] = problem
     if state in {"loading", "restarting"}:
         reply["progress"] = {
             "stage": progress.stage,
@@ -78,9 +82,10 @@ async def metrics(request: Request) -> Response:
     service = _service(request)
     page = service.metrics.render(
         {
-            **await _engine_stats(service),
+            **service.engine.last_stats(),  # a scrape never waits for the worker
             "ready": float(service.state == "ready"),
             "restarts": float(service.engine.restarts),
+            "hangs": float(service.engine.hangs),
             "emulated": float(service.model.emulated),
             "startup_time_seconds": service.engine.load_s,
         }
@@ -100,7 +105,9 @@ async def server_info(request: Request) -> Response:
             "thinking": model.thinking,
             "emulated": model.emulated,
             "state": service.state,
+            "reason": service.engine.problem,
             "restarts": service.engine.restarts,
+            "hangs": service.engine.hangs,
             "plan": model.plan,
             "stats": await _engine_stats(service),
             "time": time.time(),
@@ -109,11 +116,11 @@ async def server_info(request: Request) -> Response:
 
 
 async def _engine_stats(service: Service) -> dict[str, float]:
-    """The engine's own numbers; none while it can't be asked."""
+    """The engine's own numbers; the last that it told, with their age, where it doesn't answer soon."""
     try:
-        return await service.engine.stats()
+        return await service.engine.stats(STATS_PATIENCE_S)
     except EngineDead:
-        return {}
+        return service.engine.last_stats()
 
 
 class TokenizeBody(Body):

@@ -24,7 +24,8 @@ class Lobby:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] in {"/health", "/ready"}:
-            reply = not_ready("loading", self._engine.progress)
+            state = self._engine.state  # of an engine that is ready, the texts aren't read yet
+            reply = not_ready("loading" if state == "ready" else state, self._engine.progress, self._engine.problem)
         else:
             reply = error_response(EngineDead("the model is still loading"))
         await reply(scope, receive, send)

@@ -1,6 +1,6 @@
 """Count what the service does and show it to Prometheus. Knows names and values; measures nothing itself.
 
-Gauges come from the engine's own statistics at the moment of a scrape, everything else from the server's side.
+Gauges come from what the engine told last of itself, everything else from the server's side.
 """
 
 from __future__ import annotations
@@ -71,8 +71,6 @@ class Metrics:
         self.generation_sizes = self._histogram("generation_tokens_histogram", "Generated tokens per request", TOKENS)
         self._gauges: dict[str, Gauge] = {}
         self._rate = TokenRate()
-        for name in ALWAYS:
-            self._set_gauge(name, 0.0)
 
     def count_tokens(self, tokens: int) -> None:
         self.generation_tokens.inc(tokens)
@@ -80,11 +78,14 @@ class Metrics:
 
     def render(self, stats: Mapping[str, float]) -> bytes:
         """The page for a scrape; each of the engine's `stats` becomes a gauge, under SGLang's name or engine_<name>."""
-        for name, value in stats.items():
-            self._set_gauge(GAUGE_NAMES.get(name) or (name if name in ALWAYS else f"engine_{name}"), value)
-        for name, value in kv_gauges(stats).items():
+        shown = dict.fromkeys(ALWAYS, 0.0)
+        shown |= {shown_name(name): value for name, value in stats.items()}
+        shown |= kv_gauges(stats)
+        shown["gen_throughput"] = self._rate.per_second(time.monotonic())
+        for name in self._gauges.keys() - shown.keys():  # what isn't told any more isn't shown any more
+            self.registry.unregister(self._gauges.pop(name))
+        for name, value in shown.items():
             self._set_gauge(name, value)
-        self._set_gauge("gen_throughput", self._rate.per_second(time.monotonic()))
         return generate_latest(self.registry)
 
     def _set_gauge(self, name: str, value: float) -> None:
@@ -99,6 +100,11 @@ class Metrics:
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(PREFIX + name, text, buckets=buckets, registry=self.registry)
+
+
+def shown_name(name: str) -> str:
+    """What one of the engine's numbers is called outside."""
+    return GAUGE_NAMES.get(name) or (name if name in ALWAYS else f"engine_{name}")
 
 
 def kv_gauges(stats: Mapping[str, float]) -> dict[str, float]:

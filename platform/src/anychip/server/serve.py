@@ -17,6 +17,7 @@ import uvicorn
 
 from anychip.engine.client import EngineClient
 from anychip.engine.logs import configure_logs
+from anychip.plan.watchdog import WatchdogLimits
 from anychip.recipe.limits import LimitsSection
 from anychip.server.app import create_app
 from anychip.server.connection import Connection
@@ -25,6 +26,7 @@ from anychip.server.lobby import Lobby
 from anychip.server.network import Network
 from anychip.server.offload import share_interpreter
 from anychip.server.settings import Served
+from anychip.server.stall import tell_stalls
 from anychip.server.watch import watch
 from anychip_sdk.errors import PortTaken, PreconditionFailed
 
@@ -132,6 +134,7 @@ async def _serve(
     await client.start()
     opening = asyncio.create_task(process.open(prepare))
     watching = asyncio.create_task(watch(network.watched(config.ssl)))
+    stalls = asyncio.create_task(tell_stalls())
     try:
         await server.serve(sockets=[listener])
         if opening.done():
@@ -139,6 +142,7 @@ async def _serve(
     finally:
         opening.cancel()
         watching.cancel()
+        stalls.cancel()
         await client.close(grace_s=0.5)
     return process.exit_code
 
@@ -151,6 +155,7 @@ def serve(
     *,
     env: Mapping[str, str] | None = None,
     server_limits: LimitsSection | None = None,
+    watchdog: WatchdogLimits | None = None,
     on_listening: Callable[[str, int], None] | None = None,
     network: Network | None = None,
 ) -> int:
@@ -170,6 +175,7 @@ def serve(
         env: the worker's environment; None is this process's own.
         network: whom it answers; None: everybody, without TLS.
         server_limits: of connections and headers; None: the defaults.
+        watchdog: when the worker counts as hung, and what happens then; None: the defaults.
         on_listening: told host and port once the port is taken, while the model still loads.
     """
     configure_logs()
@@ -179,7 +185,8 @@ def serve(
     with bind(host, port) as listener:
         if on_listening is not None:
             on_listening(*listener.getsockname()[:2])
-        return _run(_serve(listener, EngineClient(*factory, env=env), prepare, network or Network(), limits))
+        client = EngineClient(*factory, env=env, limits=watchdog)
+        return _run(_serve(listener, client, prepare, network or Network(), limits))
 
 
 def allow_files(count: int) -> None:
