@@ -152,6 +152,7 @@ class World:
             with contextlib.suppress(psutil.Error):
                 server = psutil.Process(one.id.pid)
                 kept |= {server, *server.children(recursive=True)}
+        kept |= {psutil.Process(one.pid) for one in self._commands if one.poll() is None and "--foreground" in one.args}
         return [one for one in self.processes() if one not in kept]
 
     def left_files(self):
