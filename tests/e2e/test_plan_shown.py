@@ -7,6 +7,7 @@ import pytest
 
 from support import vendor_plugins
 from support.machines import Machine, until
+from support.processes import workers
 from support.tiny_models import make_tiny
 
 #: each probe is written down, by the module that the process runs: plans begin with one
@@ -51,7 +52,7 @@ def test_a_refused_fusion_is_shown_as_refused_and_command_and_worker_plan_once_e
     assert (info["model"], info["context_length"]) == ("tiny", 256)
     assert f"fusion silu_mul: refused: {reason}" in machine.run("logs", "tiny").stdout
     assert (tmp_path / "probes").read_text().split() == ["anychip", "anychip.engine.worker"]
-    (worker,) = machine.server().children()
+    (worker,) = workers(machine.server())
     worker.kill()
     until(lambda: machine.health() == 503, 10)
     until(lambda: machine.health() == 200)

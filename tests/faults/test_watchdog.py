@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from support.machines import until
-from support.processes import stub_service, wait_until
+from support.processes import stub_service, wait_until, workers
 
 ENDLESS = {"reply": [[65]], "endless": True, "step_s": 0.005}
 QUICK = {"floor_s": 1.0, "factor": 1.0}
@@ -196,7 +196,7 @@ def test_a_hang_of_a_real_engine_is_told_by_status_and_by_health(machine):
     limits = {"floor": "2s", "on_hang": "report"}
     applied = machine.run("apply", machine.write(server={"watchdog": limits}))
     assert applied.returncode == 0, applied.stderr
-    (worker,) = [one for one in machine.server().children() if "anychip.engine.worker" in one.cmdline()]
+    (worker,) = workers(machine.server())
     stop(worker)
     until(lambda: machine.health() == 503, 2 + SLACK_S)
     status = machine.status()

@@ -23,6 +23,7 @@ from support import gated_service
 from support.deploying import Recorder, free_port, write_recipe
 from support.gates import Gates
 from support.machines import until
+from support.processes import workers
 
 SETTLE_S = 200.0  #: on a very busy machine; on a quiet one a second or two
 
@@ -77,8 +78,8 @@ class World:
         return psutil.Process(found()[-1].id.pid)
 
     def worker(self, server):
-        until(server.children, SETTLE_S)
-        return server.children()[0]
+        until(lambda: workers(server), SETTLE_S)
+        return workers(server)[0]
 
     def stream(self):
         """Open a stream that never ends by itself; returns when its first token has come."""
@@ -123,8 +124,8 @@ class World:
 
     def is_whole(self, revision, but):
         """Whether a revision is ready, with a worker that isn't the process that was killed."""
-        workers = [one.pid for one in self.server(revision).children()]
-        return self.health() == "ready" and bool(workers) and but not in workers
+        pids = [one.pid for one in workers(self.server(revision))]
+        return self.health() == "ready" and bool(pids) and but not in pids
 
     def is_port_free(self):
         with socket.socket() as trial:

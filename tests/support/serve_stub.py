@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from anychip.plan.watchdog import WatchdogLimits
+from anychip.recipe.watchdog import WatchdogLimits
 from anychip.server.serve import serve
 from anychip.server.settings import Served, ServerSettings
 from anychip_sdk.errors import AnychipError, CheckpointInvalid

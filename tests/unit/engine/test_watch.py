@@ -4,7 +4,7 @@ import pytest
 
 from anychip.engine.pulse import Reading
 from anychip.engine.watch import Signs, Watch
-from anychip.plan.watchdog import WatchdogLimits
+from anychip.recipe.watchdog import WatchdogLimits
 
 LIMITS = WatchdogLimits(floor_s=20, factor=10, load_s=300)
 

@@ -64,7 +64,7 @@ REFUSED = {
         "invalid_request",
         "messages[0].role",
     ),
-    "too many choices": ({**CHAT, "n": 100_000}, 400, "invalid_request", "n"),
+    "too many choices": ({**CHAT, "n": 100_000}, 400, "limit_exceeded", "n"),
     "another model": ({**CHAT, "model": SECRET}, 404, "model_not_found", "model"),
 }
 

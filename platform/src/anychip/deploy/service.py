@@ -23,7 +23,7 @@ from anychip.deploy.ports import wait_free
 from anychip.deploy.running import FLAG
 from anychip.deploy.state import read_revision, recipe_path
 from anychip.engine.logs import configure_logs
-from anychip.plan.watchdog import watchdog_limits
+from anychip.recipe.watchdog import watchdog_limits
 from anychip.server.serve import serve
 from anychip.server.settings import Served
 from anychip_sdk.environment import worker_environment

@@ -18,7 +18,7 @@ from anychip.engine.request import GenerateRequest, TokenEvent
 from anychip.engine.restarts import Backoff
 from anychip.engine.worker_link import WorkerLink
 from anychip.engine.worker_stats import WorkerStats
-from anychip.plan.watchdog import WatchdogLimits
+from anychip.recipe.watchdog import WatchdogLimits
 from anychip_sdk.errors import AnychipError, EngineDead
 
 PERIODIC = 0  #: the call by which statistics are asked for at each look at the worker

@@ -17,7 +17,7 @@ from anychip.engine.failures import WorkerFailed, describe_exit
 from anychip.engine.restarts import Backoff, Restarts
 from anychip.engine.watchdog import watch_over
 from anychip.engine.worker_link import WorkerLink
-from anychip.plan.watchdog import WatchdogLimits
+from anychip.recipe.watchdog import WatchdogLimits
 from anychip_sdk.errors import AnychipError, EngineDead
 
 State = Literal["loading", "ready", "hung", "dead", "restarting"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from anychip.engine.pulse import Reading
-from anychip.plan.watchdog import WatchdogLimits
+from anychip.recipe.watchdog import WatchdogLimits
 
 
 class Signs(NamedTuple):

@@ -14,7 +14,7 @@ import structlog
 
 from anychip.engine.watch import Signs, Watch
 from anychip.engine.worker_link import WorkerLink
-from anychip.plan.watchdog import WatchdogLimits
+from anychip.recipe.watchdog import WatchdogLimits
 
 log = structlog.get_logger("anychip.engine")
 

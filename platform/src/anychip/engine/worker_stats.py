@@ -17,6 +17,7 @@ COUNTS = frozenset(
         "requests",
         "finished",
         "aborted",
+        "failed",
         "retractions",
         "prompt_tokens",
         "cached_tokens",

@@ -14,8 +14,8 @@ from anychip.graph.ir import ModelGraph, WeightSpec
 from anychip.graph.program import Pieces
 from anychip.graph.replace import Binding
 from anychip.models.config import ModelConfig
-from anychip.plan.watchdog import WatchdogLimits
 from anychip.recipe.limits import LimitsSection
+from anychip.recipe.watchdog import WatchdogLimits
 from anychip.weights.load import Shard
 from anychip_sdk.device import DeviceInfo
 from anychip_sdk.profiles import Profile

@@ -24,9 +24,9 @@ from anychip.plan.ops import bind_engine_ops, op_table
 from anychip.plan.plan import BackendPlan, Decision, HeldCertificate, ModelPlan, Plan, SchedulerPlan, VerificationPlan
 from anychip.plan.requires import check_requires
 from anychip.plan.thinking import decide_thinking
-from anychip.plan.watchdog import watchdog_limits
 from anychip.recipe.errors import did_you_mean
 from anychip.recipe.schema import Recipe
+from anychip.recipe.watchdog import watchdog_limits
 from anychip.text.thinking import TemplateThinking
 from anychip.weights.load import Shard
 from anychip.weights.schemes import Scheme, choose

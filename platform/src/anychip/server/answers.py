@@ -44,7 +44,9 @@ class ServerInfo(msgspec.Struct, frozen=True):
     thinking: Literal["off", "on", "auto"]
     emulated: bool
     state: str
+    reason: str | None
     restarts: int
+    hangs: int
     plan: dict[str, Any]
     stats: dict[str, float]
     time: float

@@ -17,8 +17,8 @@ import uvicorn
 
 from anychip.engine.client import EngineClient
 from anychip.engine.logs import configure_logs
-from anychip.plan.watchdog import WatchdogLimits
 from anychip.recipe.limits import LimitsSection
+from anychip.recipe.watchdog import WatchdogLimits
 from anychip.server.app import create_app
 from anychip.server.connection import Connection
 from anychip.server.drain import LAST_WORDS_S, Drain
