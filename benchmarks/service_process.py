@@ -62,7 +62,7 @@ def running(recipe: str, folder: Path, sets: Sequence[str] = (), *, prefix: Sequ
         url = f"http://127.0.0.1:{port}"
         ready_s = wait_ready(url, process, started_s, folder / "service.log")
         server = psutil.Process(process.pid)
-        [worker] = server.children()
+        [worker] = [one for one in server.children() if "anychip.engine.worker" in one.cmdline()]
         yield Service(url, server, worker, ready_s, cpu_s(server) + cpu_s(worker))
     finally:
         process.terminate()
