@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
+from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +18,6 @@ from anychip.engine.step_plan import Draw, Drawn, History, Sampling
 from anychip.plan.memory import SAMPLED_ROWS
 from anychip_sdk.program import bound_function
 from anychip_sdk.registry import Resolution
-
-NO_TOKEN = -1  #: told in a token's place where there is nothing to choose from
 
 
 class _Scores(NamedTuple):
@@ -36,14 +35,14 @@ class Chosen(NamedTuple):
     tokens: (
         torch.Tensor
     )  #: int64 [draws], on the device; the step behind, which may run before anybody waits, leaves them alone
-    told: torch.Tensor  #: the tokens, but NO_TOKEN for rows whose largest logit isn't finite
+    largest: torch.Tensor  #: float32, a draw's largest logit; where it is not finite, the token counts for nothing
     sequences: list[int]  #: that get them
     scores: list[_Scores]
 
     def moved(self, move: Callable[[torch.Tensor], torch.Tensor]) -> Chosen:
-        """The same with all tensors that are told elsewhere."""
+        """The same with all tensors elsewhere."""
         scores = [_Scores(one.rows, move(one.chosen), move(one.top), move(one.top_ids)) for one in self.scores]
-        return Chosen(self.tokens, move(self.told), self.sequences, scores)
+        return Chosen(move(self.tokens), move(self.largest), self.sequences, scores)
 
 
 class _Drawn(NamedTuple):
@@ -67,6 +66,7 @@ class _SamplingGroup(NamedTuple):
     biases: Biases
     penalised: _Penalised | None
     drawn: list[_Drawn]
+    has_greedy: bool
     scored: list[list[int]]  #: rows whose log-probabilities are wanted, a few at a time
 
 
@@ -119,18 +119,22 @@ class Sampler:
             self._bias(logits, *entries)
         if group.penalised is not None:
             self._apply_penalties(logits, group.penalised)
-        tokens = self._argmax(logits)
-        # the largest is NaN or infinite where any is; of rows that are drawn it is looked at too
-        is_finite = logits.gather(1, tokens.unsqueeze(1)).squeeze(1).isfinite()
+        # the largest logit is NaN or infinite where any is
+        if group.has_greedy:
+            tokens = self._argmax(logits)
+            largest = logits.gather(1, tokens.unsqueeze(1))
+        else:
+            tokens, largest = logits.new_empty(len(draws), dtype=torch.int64), logits.amax(1)
         for drawn in group.drawn:
             picked = self._draw(logits, draws, drawn, later)
             tokens = picked if len(drawn.rows) == len(draws) else tokens.index_copy_(0, drawn.places, picked)
         scores = [self._scores(logits, draws, rows, tokens) for rows in group.scored]
-        return Chosen(tokens, tokens.where(is_finite, NO_TOKEN), self._group_of, scores)
+        return Chosen(tokens, largest, self._group_of, scores)
 
     def take(self, draws: SequenceOf[Draw], chosen: Chosen) -> list[Drawn]:
         """The tokens of these draws, from tensors on the host; they count for the next ones."""
-        tokens: list[int] = chosen.told.tolist()
+        tokens: list[int] = chosen.tokens.tolist()
+        is_finite = list(map(isfinite, chosen.largest.view(-1).tolist()))
         if self._histories:
             for draw, token in zip(draws, tokens, strict=True):
                 history = self._histories.get(draw.sequence)
@@ -139,10 +143,10 @@ class Sampler:
         found: dict[int, LogProb] = {}
         for scores in chosen.scores:
             found.update(_logprobs(draws, scores))
-        if not found and NO_TOKEN not in tokens:
+        if not found and all(is_finite):
             return [Drawn((token,)) for token in tokens]
         return [
-            Drawn(()) if token == NO_TOKEN else Drawn((token,), (found[row],) if row in found else ())
+            Drawn((token,), (found[row],) if row in found else ()) if is_finite[row] else Drawn(())
             for row, token in enumerate(tokens)
         ]
 
@@ -193,6 +197,7 @@ class Sampler:
             biases=Biases(settings, self._to_device),
             penalised=penalised,
             drawn=[self._drawn(settings, rows) for rows in _a_few(drawn)],
+            has_greedy=len(drawn) < len(settings) or not settings,
             scored=_a_few(scored),
         )
 
@@ -245,4 +250,4 @@ def _logprobs(draws: SequenceOf[Draw], scores: _Scores) -> Iterable[tuple[int, L
         yield row, LogProb(chosen, tuple(zip(ids[:wanted], values[:wanted], strict=True)))
 
 
-__all__ = ["NO_TOKEN", "Chosen", "Sampler"]
+__all__ = ["Chosen", "Sampler"]
