@@ -107,7 +107,8 @@ class EngineCore:
         self._laps.start()
         if not self._flights and not self._submit():
             return []
-        self._submit()  # what comes behind it, if that can be said already: the device goes on meanwhile
+        if self.plan.scheduler.overlap.value:
+            self._submit()  # what comes behind it, if that can be said already: the device goes on meanwhile
         flight = self._flights.popleft()
         result = flight.pending.wait()
         events = self._scheduler.commit(flight.batch, result.drawn)

@@ -75,6 +75,7 @@ class Runner:
         self._sampler = Sampler(plan.engine_ops, limits.device, to_device)
         self._held: dict[int, _Held] = {}
         self._free = list(range(limits.rows))  # places of last tokens
+        self._inference = torch.inference_mode()  # one for all steps: making it takes longer than entering it
         self._last = torch.zeros(limits.rows, dtype=torch.int64, device=limits.device)
         self._newest, self._newest_of = self._last, list[int]()  # of the last draws; not in `_last` yet
         self._number = 0  # of the last step
@@ -90,7 +91,7 @@ class Runner:
         Raises:
             ValueError: the plan builds on one that this runner didn't get.
         """
-        with torch.inference_mode():
+        with self._inference:
             step = self._continued(plan) if isinstance(plan, Continuation) else self._begun(plan)
             self.laps.lap("inputs")
             self._step = step
@@ -138,7 +139,9 @@ class Runner:
     def finish(self, draws: SequenceOf[Draw], chosen: Chosen | None, done: Event | None) -> list[Drawn]:
         """Wait for a step's tokens: the second half of `submit`, for its Pending."""
         self._transfers.wait(done)
-        drawn = [] if chosen is None else self._sampler.take(draws, chosen.moved(self._transfers.to_host))
+        if chosen is not None and not self._transfers.are_direct:
+            chosen = chosen.moved(self._transfers.to_host)
+        drawn = [] if chosen is None else self._sampler.take(draws, chosen)
         self.laps.lap("sample")
         return drawn
 

@@ -134,7 +134,7 @@ class Sampler:
     def take(self, draws: SequenceOf[Draw], chosen: Chosen) -> list[Drawn]:
         """The tokens of these draws, from tensors on the host; they count for the next ones."""
         tokens: list[int] = chosen.tokens.tolist()
-        is_finite = list(map(isfinite, chosen.largest.view(-1).tolist()))
+        largest = chosen.largest.view(-1).tolist()
         if self._histories:
             for draw, token in zip(draws, tokens, strict=True):
                 history = self._histories.get(draw.sequence)
@@ -143,10 +143,10 @@ class Sampler:
         found: dict[int, LogProb] = {}
         for scores in chosen.scores:
             found.update(_logprobs(draws, scores))
-        if not found and all(is_finite):
+        if not found and all(map(isfinite, largest)):
             return [Drawn((token,)) for token in tokens]
         return [
-            Drawn((token,), (found[row],) if row in found else ()) if is_finite[row] else Drawn(())
+            Drawn((token,), (found[row],) if row in found else ()) if isfinite(largest[row]) else Drawn(())
             for row, token in enumerate(tokens)
         ]
 

@@ -164,7 +164,7 @@ class Scheduler:
             sequence = row.sequence
             if sequence.state is not State.FINISHED:
                 sequence.computed = row.start + 1
-                events += self._accept(sequence, one)
+                self._accept(sequence, one, events)
         position = decodes
         for row in batch.rows[decodes:]:
             first, position = position, position + row.samples
@@ -175,7 +175,7 @@ class Scheduler:
             self._end_chunk(row)
             for sequence, one in zip(sampled, drawn[first:position], strict=True):
                 if sequence.state is not State.FINISHED:
-                    events += self._accept(sequence, one)
+                    self._accept(sequence, one, events)
         return events
 
     def flush_cache(self) -> bool:
@@ -277,14 +277,15 @@ class Scheduler:
             self._decoding.append(fork)
         sequence.forks = []
 
-    def _accept(self, sequence: Sequence, drawn: Drawn) -> SequenceOf[TokenEvent]:
+    def _accept(self, sequence: Sequence, drawn: Drawn, events: list[TokenEvent]) -> None:
         if not drawn.tokens:
-            return self._fail(sequence)
+            events += self._fail(sequence)
+            return
         count, reason = accept(sequence, drawn.tokens, self._max_length, self._config.page_size)
         self._counters.completion_tokens += count
         if reason is not None:
             self._end(sequence, reason)
-        return (event_of(sequence, drawn, count, reason),)
+        events.append(event_of(sequence, drawn, count, reason))
 
     def _fail(self, sequence: Sequence) -> list[TokenEvent]:
         """End a request whose logits are not finite, all its completions, and cache nothing that they computed.

@@ -18,6 +18,11 @@ class Transfers:
         self._device = device
         self._stream = device.create_stream() if device.capabilities.async_streams else None
 
+    @property
+    def are_direct(self) -> bool:
+        """Whether the host reads what a step left where it is."""
+        return self._stream is None
+
     def to_device(self, values: torch.Tensor) -> torch.Tensor:
         """These values for what is submitted next; doesn't wait for what was submitted before."""
         if self._stream is None:
