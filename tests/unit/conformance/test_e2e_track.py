@@ -205,9 +205,9 @@ def test_a_pool_that_keeps_a_page_of_each_request(tmp_path):
 def test_counts_that_are_made_up(tmp_path, monkeypatch):
     accept = Scheduler._accept
 
-    def counted_twice(self, sequence, token):
+    def counted_twice(self, *args):
         self._counters.completion_tokens += 1
-        return accept(self, sequence, token)
+        return accept(self, *args)
 
     monkeypatch.setattr(Scheduler, "_accept", counted_twice)
     found = failing(stub(), tmp_path, "AC-E2E-012")
