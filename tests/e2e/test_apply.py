@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from support import vendor_plugins
-from support.machines import START_S, Machine, family, until
+from support.machines import START_S, family, machine_with_a_model, until
 from support.processes import workers
 from support.tiny_models import make_tiny
 
@@ -31,10 +31,8 @@ def long_model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
-    found = Machine(tmp_path_factory.mktemp("machine"))
-    make_tiny(found.folder / "model", "llama", tokenizer=True, max_position_embeddings=256)
-    yield found
-    found.run("down", "--all")
+    with machine_with_a_model(tmp_path_factory.mktemp("machine")) as found:
+        yield found
 
 
 class TestOneService:

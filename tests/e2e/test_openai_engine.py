@@ -1,15 +1,12 @@
 """The official client against a real engine with a tiny model: what a stub cannot show."""
 
 import concurrent.futures
-import json
-import sys
 
 import openai
 import pytest
 
-from anychip.deploy.state import recipe_path, write_recipe
 from support.deploying import free_port
-from support.processes import ServiceProcess, wait_until
+from support.processes import served, wait_until
 from support.tiny_models import make_tiny
 
 USER = [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}]
@@ -34,23 +31,8 @@ def service(tmp_path_factory):
         "scheduler": {"chunked_prefill_size": 16},
         "server": {"port": port, "served_name": "tiny"},
     }
-    revision = {
-        "name": "tiny",
-        "revision": 1,
-        "digest": "none",
-        "recipe_path": "tiny.yaml",
-        "working_folder": str(folder),
-        "recipe": recipe,
-        "schema_version": 1,
-    }
-    path = folder / "revision.json"
-    path.write_text(json.dumps(revision))
-    write_recipe(recipe_path(path), revision["recipe"])
-    service = ServiceProcess([sys.executable, "-m", "anychip.deploy.service", "--revision", str(path)], port)
-    try:
-        yield service.wait_for("ready", START_S)
-    finally:
-        service.close()
+    with served(folder, recipe, START_S) as service:
+        yield service
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from support.machines import Machine
-from support.tiny_models import make_tiny
+from support.machines import machine_with_a_model
 
 FOLDER = Path(__file__).parent
 
@@ -19,10 +18,8 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
     """A home, a recipe and a model of a few kilobytes; whatever runs in the end is ended."""
-    found = Machine(tmp_path_factory.mktemp("machine"))
-    make_tiny(found.folder / "model", "llama", tokenizer=True, max_position_embeddings=256)
-    yield found
-    found.run("down", "--all")
+    with machine_with_a_model(tmp_path_factory.mktemp("machine")) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

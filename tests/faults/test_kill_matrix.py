@@ -84,19 +84,18 @@ def first_gives_way(world):
 
 
 def second_loads(world):
-    world.up()
-    world.gates.close("load-2")
-    command = world.command("apply", world.second)
-    world.gates.wait_reached("load-2", command)
-    server = world.server(2)
-    return {"command": command, "server": server, "worker": world.worker(server)}
+    return second_waits_at(world, "load-2")
 
 
 def second_is_tried(world):
+    return second_waits_at(world, "step-2")
+
+
+def second_waits_at(world, gate):
     world.up()
-    world.gates.close("step-2")
+    world.gates.close(gate)
     command = world.command("apply", world.second)
-    world.gates.wait_reached("step-2", command)
+    world.gates.wait_reached(gate, command)
     server = world.server(2)
     return {"command": command, "server": server, "worker": world.worker(server)}
 

@@ -10,9 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from anychip.deploy.state import recipe_path, write_recipe
 from support.deploying import free_port
-from support.processes import ServiceProcess, child_env
+from support.processes import child_env, served
 from support.tiny_models import make_tiny
 
 BAD = 511  #: its embedding is NaN
@@ -28,30 +27,16 @@ def service(tmp_path_factory):
     weights["model.embed_tokens.weight"][BAD] = torch.nan
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     port = free_port()
-    revision = {
+    recipe = {
+        "version": 1,
         "name": "damaged",
-        "revision": 1,
-        "digest": "none",
-        "recipe_path": "damaged.yaml",
-        "working_folder": str(folder),
-        "recipe": {
-            "version": 1,
-            "name": "damaged",
-            "model": {"source": str(model), "dtype": "float32", "context_length": 256},
-            "backend": {"name": "cpu", "threads": 1},
-            "memory": {"kv_tokens": 4096},
-            "server": {"port": port, "served_name": "tiny"},
-        },
-        "schema_version": 1,
+        "model": {"source": str(model), "dtype": "float32", "context_length": 256},
+        "backend": {"name": "cpu", "threads": 1},
+        "memory": {"kv_tokens": 4096},
+        "server": {"port": port, "served_name": "tiny"},
     }
-    path = folder / "revision.json"
-    path.write_text(json.dumps(revision))
-    write_recipe(recipe_path(path), revision["recipe"])
-    service = ServiceProcess([sys.executable, "-m", "anychip.deploy.service", "--revision", str(path)], port)
-    try:
-        yield service.wait_for("ready", START_S)
-    finally:
-        service.close()
+    with served(folder, recipe, START_S) as service:
+        yield service
 
 
 def text_of(service, number, max_tokens=120):

@@ -1,5 +1,6 @@
 """A machine to run the command line on: a home, a recipe, a port, temporary files. Knows processes; knows no test."""
 
+import contextlib
 import json
 import os
 import socket
@@ -13,6 +14,7 @@ import httpx
 import psutil
 
 from support.deploying import free_port
+from support.tiny_models import make_tiny
 
 START_S = 120  #: what a start may take on a busy machine
 
@@ -95,3 +97,12 @@ def until(condition, limit_s=START_S):
 
 def family(process):
     return [process, *process.children(recursive=True)]
+
+
+@contextlib.contextmanager
+def machine_with_a_model(folder):
+    """A machine with a recipe and a model of a few kilobytes; whatever runs in the end is ended."""
+    found = Machine(folder)
+    make_tiny(found.folder / "model", "llama", tokenizer=True, max_position_embeddings=256)
+    yield found
+    found.run("down", "--all")

@@ -14,6 +14,8 @@ from pathlib import Path
 import httpx
 import psutil
 
+from anychip.deploy.state import recipe_path, write_recipe
+
 TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
 SOURCES = (ROOT / "sdk/src", ROOT / "platform/src", TESTS)
@@ -118,3 +120,26 @@ def stub_service(**options):
 def workers(server):
     """The workers among a server's children, beside which others do smaller things."""
     return [one for one in server.children() if "anychip.engine.worker" in one.cmdline()]
+
+
+@contextlib.contextmanager
+def served(folder, recipe, limit_s):
+    """A real service of a recipe, its revision written to a folder as `apply` writes it."""
+    revision = {
+        "name": recipe["name"],
+        "revision": 1,
+        "digest": "none",
+        "recipe_path": f"{recipe['name']}.yaml",
+        "working_folder": str(folder),
+        "recipe": recipe,
+        "schema_version": 1,
+    }
+    path = folder / "revision.json"
+    path.write_text(json.dumps(revision))
+    write_recipe(recipe_path(path), recipe)
+    command = [sys.executable, "-m", "anychip.deploy.service", "--revision", str(path)]
+    service = ServiceProcess(command, recipe["server"]["port"])
+    try:
+        yield service.wait_for("ready", limit_s)
+    finally:
+        service.close()

@@ -1,5 +1,10 @@
 """Fixtures for tests that apply quick fake services in this process. Import them into a conftest or a module."""
 
+import contextlib
+import os
+import subprocess
+import sys
+
 import psutil
 import pytest
 
@@ -32,3 +37,17 @@ def run(store):
         return apply(path, options, store=store, reporter=reporter or Recorder(), launch=launch)
 
     return apply_it
+
+
+@contextlib.contextmanager
+def lock_held_elsewhere(store):
+    """Another process that holds the lock of `svc` until its standard input ends."""
+    code = (
+        "import sys; from pathlib import Path; from anychip.deploy.state import Store\n"
+        "with Store(Path(sys.argv[1])).lock('svc'):\n    print('held', flush=True); sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code, str(store.home)]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as other:
+        assert other.stdout.readline() == b"held\n"
+        yield other

@@ -20,29 +20,16 @@ from anychip.deploy.state import Store, read_revision
 from anychip.deploy.status import status_of
 from anychip_sdk.errors import NotReady, PortTaken, PreconditionFailed, RecipeInvalid, StateLocked
 from support.deploying import Recorder, fake_launch, free_port, write_recipe
+from support.stores import store
+
+__all__ = ["store"]
 
 QUICK = ApplyOptions(timeout_s=20)
 
 
 @pytest.fixture
-def store(tmp_path):
-    found = Store(tmp_path / "home")
-    yield found
-    for name in found.names():
-        services.down(found, name)
-    reap()
-
-
-@pytest.fixture
 def reporter():
     return Recorder()
-
-
-def reap():
-    """Fake services are children of the test, and none of it waits for them."""
-    for child in psutil.Process().children():
-        if child.status() == psutil.STATUS_ZOMBIE:
-            child.wait()
 
 
 def run(path, store, reporter, *modes, options=QUICK, **more):

@@ -13,7 +13,7 @@ from anychip.deploy.status import status_of
 from anychip_sdk.errors import StateLocked, UsageError
 from support.deploying import free_port, write_recipe
 from support.machines import until
-from support.stores import run, store
+from support.stores import lock_held_elsewhere, run, store
 
 __all__ = ["run", "store"]
 
@@ -125,14 +125,7 @@ def test_apply_puts_a_damaged_state_aside_and_replaces_what_runs(tmp_path, store
 
 
 def test_a_command_that_holds_the_lock_and_does_not_listen_is_waited_for(store, monkeypatch):
-    code = (
-        "import sys; from pathlib import Path; from anychip.deploy.state import Store\n"
-        "with Store(Path(sys.argv[1])).lock('svc'):\n    print('held', flush=True); sys.stdin.read()\n"
-    )
-    command = [sys.executable, "-c", code, str(store.home)]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as other:
-        assert other.stdout.readline() == b"held\n"
+    with lock_held_elsewhere(store) as other:
         monkeypatch.setattr(services, "GIVE_WAY_S", 0.2)
         with pytest.raises(StateLocked, match=f"is being changed by process {other.pid}"):
             services.down(store, "svc")

@@ -3,14 +3,13 @@
 import json
 import os
 import stat
-import subprocess
-import sys
 
 import msgspec
 import pytest
 
 from anychip.deploy.state import ProcessId, Revision, ServiceState, Store, read_revision
 from anychip_sdk.errors import IntegrityFailed, StateLocked
+from support.stores import lock_held_elsewhere
 
 
 @pytest.fixture
@@ -85,14 +84,7 @@ def test_revisions_are_numbered_on(store):
 
 
 def test_a_held_lock_tells_pid_and_command(store):
-    code = (
-        "import sys; from pathlib import Path; from anychip.deploy.state import Store\n"
-        "with Store(Path(sys.argv[1])).lock('svc'):\n    print('held', flush=True); sys.stdin.read()\n"
-    )
-    command = [sys.executable, "-c", code, str(store.home)]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as other:
-        assert other.stdout.readline() == b"held\n"
+    with lock_held_elsewhere(store) as other:
         with pytest.raises(StateLocked) as caught, store.lock("svc"):
             pass
         assert f"is being changed by process {other.pid} on {os.uname().nodename} (-c " in caught.value.message

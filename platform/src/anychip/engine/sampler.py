@@ -197,7 +197,7 @@ class Sampler:
             biases=Biases(settings, self._to_device),
             penalised=penalised,
             drawn=[self._drawn(settings, rows) for rows in _a_few(drawn)],
-            has_greedy=len(drawn) < len(settings) or not settings,
+            has_greedy=len(drawn) < len(settings),
             scored=_a_few(scored),
         )
 
