@@ -56,9 +56,9 @@ def serve(folder, arguments):
     def prepare():
         return Served(ServerSettings(drain_s=DRAIN_S), StubTokenizer(), StubTemplate())
 
-    def serve_stub(host, port, core, prepare_real, *, env):
+    def serve_stub(host, port, core, prepare_real, **settings):
         core = "support.gated_service:make_core", {"gates": folder, "revision": revision}
-        return serve(host, port, core, prepare, env=env)
+        return serve(host, port, core, prepare, **settings)
 
     Gates(folder).pass_through(f"start-{revision}")
     service.serve = serve_stub
