@@ -97,7 +97,7 @@ class Model:
             "kv_write": ("kv_write", [(k, v, *cache, forward.step, 0) for cache in self.caches]),
             "paged_attention": (
                 "paged_attention",
-                [(q, *cache, forward.step, scale, None, 0) for cache in self.caches],
+                [(q, *cache, forward.step, scale, None, 0, None, None) for cache in self.caches],
             ),
             "argmax": ("argmax", [(logits,)]),
             "sample": ("sample", [(logits, *settings, torch.rand(forward.rows, dtype=torch.float64))]),

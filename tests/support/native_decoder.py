@@ -76,7 +76,7 @@ class Decoder(ProgramMaker):
         q, k, v = self.heads(layer, x)
         q, k = self.turned(layer, q, k, **(rope or {}))
         caches = self.op("kv_write", k, v, *self.caches(layer), STEP, group, **(write or {}))
-        mixed = self.op("paged_attention", q, *caches, STEP, 0.25, 7 if layer else None, group)
+        mixed = self.op("paged_attention", q, *caches, STEP, 0.25, 7 if layer else None, group, None, None)
         return self.product(f"{layer}.out", self.view("flatten", mixed, 1), HIDDEN)
 
     def mlp(self, layer, x):

@@ -42,10 +42,10 @@ def reference(name):
 def attention(change):
     """paged_attention over another page table."""
 
-    def kernel(q, k_cache, v_cache, step, scale, window, group):
+    def kernel(q, k_cache, v_cache, step, scale, window, group, *rest):
         entry = step.paged(group)
         changed = replace(step, groups=(Paged(change(step, entry.page_table), entry.slots),))
-        return reference("paged_attention")(q, k_cache, v_cache, changed, scale, window, group)
+        return reference("paged_attention")(q, k_cache, v_cache, changed, scale, window, group, *rest)
 
     return kernel
 
@@ -110,8 +110,8 @@ def test_attention_that_reads_its_neighbours_pages(tmp_path):
 
 
 def test_attention_that_forgets_earlier_chunks(tmp_path):
-    def own_chunk_alone(q, k_cache, v_cache, step, scale, window, group):
-        out = reference("paged_attention")(q, k_cache, v_cache, step, scale, window, group)
+    def own_chunk_alone(q, k_cache, v_cache, step, *rest):
+        out = reference("paged_attention")(q, k_cache, v_cache, step, *rest)
         start = 0
         for length, context in zip(step.query_lens_host, step.context_lens_host, strict=True):
             if 1 < length < context:

@@ -115,8 +115,8 @@ def test_what_is_read_again_is_not_turned_in_place():
     q, k, v = made.heads(0, x)
     turned_q, turned_k = made.turned(0, q, k)
     caches = made.op("kv_write", turned_k, v, *made.caches(0), STEP, 0)
-    mixed = made.op("paged_attention", turned_q, *caches, STEP, 0.25, None, 0)
-    again = made.op("paged_attention", q, *caches, STEP, 0.25, None, 0)
+    mixed = made.op("paged_attention", turned_q, *caches, STEP, 0.25, None, 0, None, None)
+    again = made.op("paged_attention", q, *caches, STEP, 0.25, None, 0, None, None)
     program = made.program(mixed, again, turned_q, turned_k, k)
     assert_equal(both_ways(made, program, 0, len(program.calls)))
 
@@ -128,9 +128,9 @@ def test_queries_attended_with_before_their_keys_are_written_are_turned_by_then(
     q, k, v = made.heads(0, x)
     caches = made.op("kv_write", k, v, *made.caches(0), STEP, 0)
     turned_q, turned_k = made.turned(0, q, k)
-    first = made.op("paged_attention", turned_q, *caches, STEP, 0.25, None, 0)
+    first = made.op("paged_attention", turned_q, *caches, STEP, 0.25, None, 0, None, None)
     caches = made.op("kv_write", turned_k, v, *caches, STEP, 0)
-    second = made.op("paged_attention", turned_q, *caches, STEP, 0.25, None, 0)
+    second = made.op("paged_attention", turned_q, *caches, STEP, 0.25, None, 0, None, None)
     program = made.program(first, second)
     assert reasons(program) == {}
     assert_equal(both_ways(made, program, 0, len(program.calls)))

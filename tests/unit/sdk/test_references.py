@@ -10,16 +10,20 @@ from torch.nn.functional import scaled_dot_product_attention
 from anychip_sdk import CATALOGUE
 from anychip_sdk.ops import (
     add_rms_norm,
+    cap_logits,
     ffn,
     gelu,
     gelu_mul,
     kv_write,
+    layer_norm,
     lm_head,
     mha,
     paged_attention,
     qk_norm_rope,
     rms_norm,
+    rms_norm_offset,
     rope,
+    scale,
     silu_mul,
 )
 from anychip_sdk.step import Paged
@@ -147,6 +151,38 @@ def test_attention_equals_dense_attention_with_a_mask(page_size, window):
         expected.append(dense.transpose(0, 1))
     out = paged_attention(torch.cat(queries), k_cache, v_cache, step, 0.3, window)
     torch.testing.assert_close(out, torch.cat(expected))
+
+
+def test_a_soft_cap_bounds_scores_and_a_sink_takes_weight_from_them():
+    q, k_cache, v_cache, step, scale, window, group, cap, sinks = random_case(
+        "paged_attention", F64, seed=2, soft_cap=3, sinks=1, decode_rows=1, prefill_rows=0, context_min=9, kv_heads=4
+    )
+    context = step.context_lens_host[0]
+    places = step.paged(0).page_table[0].long()
+    keys, values = (cache[places].flatten(0, 1)[:context] for cache in (k_cache, v_cache))
+    for head in range(4):
+        scores = cap * ((keys[:, head] @ q[0, head]) * scale / cap).tanh()
+        weights = scores.exp() / (scores.exp().sum() + sinks[head].exp())
+        out = paged_attention(q, k_cache, v_cache, step, scale, window, group, cap, sinks)
+        torch.testing.assert_close(out[0, head], weights @ values[:, head])
+
+
+def test_the_norms_equal_their_formulas():
+    x, weight, eps = random_case("rms_norm_offset", F64, seed=3)
+    torch.testing.assert_close(rms_norm_offset(x, weight, eps), rms_norm(x, weight + 1, eps))
+    x, weight, bias, eps = random_case("layer_norm", F64, seed=3)
+    centred = x - x.mean(-1, keepdim=True)
+    expected = weight * centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt() + bias
+    torch.testing.assert_close(layer_norm(x, weight, bias, eps), expected)
+
+
+def test_factors_and_caps_equal_their_formulas():
+    x, factor = random_case("scale", F64, seed=1)
+    torch.testing.assert_close(scale(x, factor), x * factor)
+    logits, cap = random_case("cap_logits", F64, seed=1)
+    assert cap_logits(logits, cap).abs().max() < cap
+    grown, shrunk = (logits / cap).exp(), (-logits / cap).exp()
+    torch.testing.assert_close(cap_logits(logits, cap), cap * (grown - shrunk) / (grown + shrunk))
 
 
 def test_mha_does_not_depend_on_where_the_pages_lie():

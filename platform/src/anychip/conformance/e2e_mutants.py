@@ -23,12 +23,19 @@ def _attention(change: Callable[[Step, int], Tensor]) -> KernelFunction:
     """The reference over another page table."""
 
     def kernel(
-        q: Tensor, k_cache: Tensor, v_cache: Tensor, step: Step, scale: float, window: int | None = None, group: int = 0
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        step: Step,
+        scale: float,
+        window: int | None = None,
+        group: int = 0,
+        *rest: Any,
     ) -> Tensor:
         groups = list(step.groups)
         groups[group] = Paged(change(step, group), step.paged(group).slots)
         changed = replace(step, groups=tuple(groups))
-        out: Tensor = exact("paged_attention")(q, k_cache, v_cache, changed, scale, window, group)
+        out: Tensor = exact("paged_attention")(q, k_cache, v_cache, changed, scale, window, group, *rest)
         return out
 
     return kernel
@@ -47,10 +54,8 @@ def _rolled(step: Step, group: int) -> Tensor:
     return table if step.page_size > 1 else table.roll(1, 1)
 
 
-def _own_chunk(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, step: Step, scale: float, window: int | None = None, group: int = 0
-) -> Tensor:
-    out: Tensor = exact("paged_attention")(q, k_cache, v_cache, step, scale, window, group)
+def _own_chunk(q: Tensor, k_cache: Tensor, v_cache: Tensor, step: Step, *rest: Any) -> Tensor:
+    out: Tensor = exact("paged_attention")(q, k_cache, v_cache, step, *rest)
     start = 0
     for length, context in zip(step.query_lens_host, step.context_lens_host, strict=True):
         if 1 < length < context:

@@ -12,6 +12,7 @@ from torch import fx
 from anychip.models.state import Table
 from anychip.weights.schemes import Part, Scheme
 from anychip_sdk.ops import Op
+from anychip_sdk.ops.facts import argument_facts
 from anychip_sdk.registry import Fact, Resolution
 from anychip_sdk.state import StateGroup
 
@@ -107,9 +108,8 @@ def argument(node: fx.Node, op: Op, name: str) -> Any:
 
 
 def plain_arguments(node: fx.Node, op: Op) -> dict[str, Fact]:
-    """An op node's numbers and absent arguments by the schema's names."""
-    named = zip(op.args, node.args, strict=True)
-    return {arg.name: value for arg, value in named if value is None or isinstance(value, (int, float, str, bool))}
+    """An op node's numbers by the schema's names, and which optional tensors it has: `argument_facts` of its values."""
+    return argument_facts(op, node.args)
 
 
 def as_text(model: ModelGraph) -> str:

@@ -18,7 +18,9 @@ GROUP = Arg("group", dtype="int", doc="which of the step's groups of states the 
 def _case(case: Case) -> Args:
     step = case.step()
     q = case.heads(step.tokens)[0]
-    return q, *case.poisoned(step), step, case["head_dim"] ** -0.5, case["window"] or None, 0
+    cap, window = case["soft_cap"], case["window"] or None
+    sinks = case.floats(case["heads"], scale=2.0) if case["sinks"] else None
+    return q, *case.poisoned(step), step, case["head_dim"] ** -0.5, window, 0, float(cap) if cap else None, sinks
 
 
 def _terms(
@@ -29,13 +31,16 @@ def _terms(
     scale: float,
     window: int | None = None,
     group: int = 0,
+    soft_cap: float | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> list[Terms]:
     """A score's error becomes a weight's relative error; weights may be rounded to the dtype before they meet v."""
-    mixed = paged_attention.reference(q, k, v.abs(), step, scale, window, group)
+    mixed = paged_attention.reference(q, k, v.abs(), step, scale, window, group, soft_cap, sinks)
     longest = k.nan_to_num(0.0, 0.0, 0.0).square().sum(-1).sqrt().max() if k.numel() else torch.tensor(0.0)
     scores = q.square().sum(-1, keepdim=True).sqrt() * longest * abs(scale)
     context = max(step.context_lens_host, default=1)
-    return [Terms((context**0.5 + 2 * q.shape[-1] ** 0.5 * scores) * mixed, mixed)]
+    capped = 4 * (soft_cap or 0.0)  # a hyperbolic tangent's error is one of its largest value
+    return [Terms((context**0.5 + 2 * q.shape[-1] ** 0.5 * scores + capped) * mixed, mixed)]
 
 
 @op(
@@ -46,8 +51,11 @@ def _terms(
     Arg("scale", dtype="float"),
     Arg("window", dtype="int", optional=True, doc="a query sees the last `window` positions, its own included"),
     GROUP,
+    Arg("soft_cap", dtype="float", optional=True, doc="scores become soft_cap * tanh(score / soft_cap)"),
+    Arg("sinks", ("heads",), optional=True, weight=True, doc="a score of each head that weighs nothing's value"),
     returns=Arg("out", ("tokens", "heads", "head_dim")),
     error=accumulated("context", 8.0),
+    version=2,
     checks=Checks(_case, plant_not_a_number, _terms),
 )
 def paged_attention(
@@ -58,10 +66,13 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     group: int = 0,
+    soft_cap: float | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Causal softmax(q k^T * scale) v for ragged rows, grouped-query: head h reads kv head h // (heads / kv_heads).
 
-    The caches hold this step's keys and values already.
+    The caches hold this step's keys and values already. A sink takes part in its head's softmax and in no sum of
+    values: the weights add up to less than 1 (Xiao et al., 2023). It is a score as it is, neither scaled nor capped.
     """
     heads, kv_heads = q.shape[1], k_cache.shape[2]
     exact = accurate(q.dtype)
@@ -79,10 +90,23 @@ def paged_attention(
         if window is not None:
             hidden = hidden | (key_at <= query_at - window)
         scores = torch.einsum("qhd,khd->hqk", q[start : start + length].to(exact), k) * scale
-        weights = scores.masked_fill(hidden, float("-inf")).softmax(dim=-1)
+        weights = _weights(scores, hidden, soft_cap, sinks)
         out[start : start + length] = torch.einsum("hqk,khd->qhd", weights, v).to(q.dtype)
         start += length
     return out
+
+
+def _weights(
+    scores: torch.Tensor, hidden: torch.Tensor, soft_cap: float | None, sinks: torch.Tensor | None
+) -> torch.Tensor:
+    """scores: [heads, queries, keys]; hidden: [queries, keys]."""
+    if soft_cap is not None:
+        scores = soft_cap * torch.tanh(scores / soft_cap)
+    scores = scores.masked_fill(hidden, float("-inf"))
+    if sinks is None:
+        return scores.softmax(dim=-1)
+    column = sinks.to(scores.dtype).view(-1, 1, 1).expand(-1, scores.shape[1], 1)
+    return torch.cat((scores, column), dim=-1).softmax(dim=-1)[..., :-1]
 
 
 __all__ = ["GROUP", "K_CACHE", "STEP_ARG", "V_CACHE", "paged_attention"]

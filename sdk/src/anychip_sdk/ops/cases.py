@@ -30,6 +30,8 @@ DIMENSIONS: Mapping[str, int] = {
     "context_min": 1,  # of rows that are one query or a part of a prompt
     "context_max": 40,
     "window": 0,  # 0: none
+    "soft_cap": 0,  # of scores; 0: none
+    "sinks": 0,  # 1: a score of each head beside those of its keys
     "block": 32,  # of activations that are rounded together; 0: the whole row
 }
 EPS = 1e-6

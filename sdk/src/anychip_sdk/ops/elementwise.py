@@ -1,4 +1,4 @@
-"""Activations and sums, one element at a time. Knows no shape."""
+"""Activations, sums and caps, one element at a time. Knows no shape."""
 
 from __future__ import annotations
 
@@ -15,10 +15,19 @@ X = Arg("x", ("...", "dim"))
 GATE = Arg("gate", ("...", "dim"), doc="may be a strided view of a wider tensor")
 UP = Arg("up", ("...", "dim"), doc="may be a strided view of a wider tensor")
 OUT = Arg("out", ("...", "dim"))
+LOGITS = Arg("logits", ("rows", "vocab"), "float32")
 
 
 def _one(case: Case) -> Args:
     return (case.floats(case["tokens"], case["hidden"]),)
+
+
+def _scaled(case: Case) -> Args:
+    return case.floats(case["tokens"], case["hidden"]), 0.2199
+
+
+def _capped(case: Case) -> Args:
+    return 20.0 * case.logits(), 30.0
 
 
 def _halves(case: Case) -> Args:
@@ -36,6 +45,14 @@ def _plant_pairs(args: list[Any], largest: float) -> None:
 def _plant_in_activation(args: list[Any], largest: float) -> None:
     """-infinity is left out: 0 and not a number are both common answers."""
     args[0][0, :4] = torch.tensor((torch.nan, torch.inf, 100.0, -20.0), dtype=torch.float64).to(args[0].dtype)
+
+
+def _plant_scaled(args: list[Any], largest: float) -> None:
+    args[0].view(-1)[:5] = torch.tensor((torch.nan, torch.inf, -torch.inf, -0.0, largest), dtype=torch.float64)
+
+
+def _cap_terms(logits: torch.Tensor, cap: float) -> list[Terms]:
+    return [Terms(logits.abs().clamp(max=cap) + cap)]
 
 
 def _gelu_terms(x: torch.Tensor) -> list[Terms]:
@@ -70,6 +87,30 @@ def mul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def _mul_takes_magnitudes(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """The second factor loses its sign."""
     return x * y.abs()
+
+
+@op(X, Arg("factor", dtype="float"), returns=OUT, error=ROUNDED, checks=Checks(_scaled, _plant_scaled))
+def scale(x: torch.Tensor, factor: float) -> torch.Tensor:
+    """factor * x."""
+    return (x.to(accurate(x.dtype)) * factor).to(x.dtype)
+
+
+@scale.mistake
+def _scale_rounds_its_factor(x: torch.Tensor, factor: float) -> torch.Tensor:
+    """The factor has the digits of bfloat16."""
+    return x * torch.tensor(factor).bfloat16().to(x.dtype)
+
+
+@op(LOGITS, Arg("cap", dtype="float"), returns=LOGITS, error=cancelling(8), checks=Checks(_capped, None, _cap_terms))
+def cap_logits(logits: torch.Tensor, cap: float) -> torch.Tensor:
+    """cap * tanh(logits / cap): no logit is beyond the cap, and their order stays."""
+    return cap * torch.tanh(logits / cap)
+
+
+@cap_logits.mistake
+def _cap_logits_cuts_them_off(logits: torch.Tensor, cap: float) -> torch.Tensor:
+    """Logits within the cap stay as they are."""
+    return logits.clamp(-cap, cap)
 
 
 @op(X, returns=OUT, error=ulps(2), checks=Checks(_one, _plant_in_activation))
@@ -136,4 +177,4 @@ def _gelu_mul_is_silu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return (functional.silu(gate.float()) * up.float()).to(gate.dtype)
 
 
-__all__ = ["add", "gelu", "gelu_mul", "mul", "silu", "silu_mul"]
+__all__ = ["add", "cap_logits", "gelu", "gelu_mul", "mul", "scale", "silu", "silu_mul"]

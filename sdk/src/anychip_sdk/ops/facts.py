@@ -1,12 +1,29 @@
-"""What a kernel may require of a matrix product's weight. Knows shapes; knows no kernel."""
+"""What a kernel may require of a call: its plain arguments, and a product's weight. Knows shapes; knows no kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Union
 
 from anychip_sdk.ops.base import Op
 
 PRODUCTS = ("linear", "linear_int4", "linear_int8", "lm_head", "lm_head_int8")
+
+
+def argument_facts(op: Op, args: Sequence[Any]) -> dict[str, Union[int, float, str, bool, None]]:
+    """Plain arguments by the schema's names; of an optional tensor None where it is absent, True where it is given.
+
+    Args:
+        op: the catalogue's op.
+        args: all of its arguments; tensors may be anything that stands for them.
+    """
+    facts: dict[str, Union[int, float, str, bool, None]] = {}
+    for arg, value in zip(op.args, args, strict=True):
+        if value is None or isinstance(value, (int, float, str, bool)):
+            facts[arg.name] = value
+        elif arg.optional and arg.shape:
+            facts[arg.name] = True
+    return facts
 
 
 def product_facts(op: Op, shapes: Mapping[str, Sequence[int]]) -> dict[str, int | bool]:
@@ -30,4 +47,4 @@ def product_facts(op: Op, shapes: Mapping[str, Sequence[int]]) -> dict[str, int 
     return facts
 
 
-__all__ = ["PRODUCTS", "product_facts"]
+__all__ = ["PRODUCTS", "argument_facts", "product_facts"]

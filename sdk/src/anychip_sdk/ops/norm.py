@@ -1,13 +1,14 @@
-"""Root mean square normalisation (Zhang and Sennrich, 2019). Knows the last dimension only."""
+"""Normalisation: by the root mean square (Zhang and Sennrich, 2019), and around the mean. Knows a row at a time."""
 
 from __future__ import annotations
 
 import torch
+from torch.nn import functional
 
 from anychip_sdk.ops import cases
-from anychip_sdk.ops.base import Arg, accurate, op, ulps
+from anychip_sdk.ops.base import Arg, accurate, cancelling, op, ulps
 from anychip_sdk.ops.cases import Args, Case
-from anychip_sdk.ops.checks import Checks, plant_not_a_number
+from anychip_sdk.ops.checks import Checks, Terms, plant_not_a_number
 
 WEIGHT = Arg("weight", ("dim",), weight=True)
 EPS = Arg("eps", dtype="float")
@@ -29,6 +30,23 @@ def _case(case: Case) -> Args:
     return x, weight, eps
 
 
+def _offset_case(case: Case) -> Args:
+    x, weight, eps = _case(case)
+    return x, weight - 1.0, eps
+
+
+def _layer_case(case: Case) -> Args:
+    x, weight, eps = _case(case)
+    return x, weight, case.vector(case["hidden"]), eps
+
+
+def _layer_terms(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float) -> list[Terms]:
+    """A row's mean is taken off each element, and its error with it."""
+    size = (x.abs() + x.abs().mean(-1, keepdim=True)) * torch.rsqrt(x.var(-1, keepdim=True, correction=0) + eps)
+    sums = size * weight.abs() + (0.0 if bias is None else bias.abs())
+    return [Terms(sums * max(1, x.shape[-1]) ** 0.5)]
+
+
 @op(
     Arg("x", ("...", "dim")),
     WEIGHT,
@@ -40,6 +58,52 @@ def _case(case: Case) -> Args:
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """weight * x / sqrt(mean(x^2) + eps)."""
     return normalise(x, weight, eps)
+
+
+@op(
+    Arg("x", ("...", "dim")),
+    WEIGHT,
+    EPS,
+    returns=Arg("out", ("...", "dim")),
+    error=ulps(4),
+    checks=Checks(_offset_case, plant_not_a_number),
+)
+def rms_norm_offset(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """(1 + weight) * x / sqrt(mean(x^2) + eps), rounded once: weights are held as their distance from 1."""
+    wide = x.to(accurate(x.dtype))
+    scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    return (wide * scale * (1.0 + weight.to(wide.dtype))).to(x.dtype)
+
+
+@rms_norm_offset.mistake
+def _rms_norm_offset_has_no_offset(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """The weight is taken as it is."""
+    return normalise(x, weight, eps)
+
+
+@op(
+    Arg("x", ("...", "dim")),
+    WEIGHT,
+    Arg("bias", ("dim",), optional=True, weight=True),
+    EPS,
+    returns=Arg("out", ("...", "dim")),
+    error=cancelling(8),
+    checks=Checks(_layer_case, plant_not_a_number, _layer_terms),
+)
+def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float) -> torch.Tensor:
+    """weight * (x - mean(x)) / sqrt(variance(x) + eps) + bias, rounded once (Ba et al., 2016)."""
+    exact = accurate(x.dtype)
+    shift = None if bias is None else bias.to(exact)
+    return functional.layer_norm(x.to(exact), weight.shape, weight.to(exact), shift, eps).to(x.dtype)
+
+
+@layer_norm.mistake
+def _layer_norm_keeps_the_mean(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float
+) -> torch.Tensor:
+    """The mean is not taken off."""
+    out = normalise(x, weight, eps)
+    return out if bias is None else out + bias
 
 
 @op(
@@ -60,4 +124,4 @@ def add_rms_norm(
     return normalise(total, weight, eps), total
 
 
-__all__ = ["add_rms_norm", "normalise", "rms_norm"]
+__all__ = ["add_rms_norm", "layer_norm", "normalise", "rms_norm", "rms_norm_offset"]

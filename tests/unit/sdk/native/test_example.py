@@ -39,6 +39,7 @@ SHAPES = (
     {"tokens": 17, "hidden": 129, "out": 31, "inner": 127, "heads": 6, "kv_heads": 1, "head_dim": 32, "rotary_dim": 16},
     {"tokens": 0, "rows": 0, "decode_rows": 0, "prefill_rows": 0},
     {"decode_rows": 0, "prefill_rows": 3, "page_size": 16, "window": 5},
+    {"head_dim": 24, "soft_cap": 2, "sinks": 1},
 )
 
 

@@ -28,6 +28,8 @@ from anychip_sdk.ops.quantized import BLOCK
 from anychip_sdk.registry import KernelFunction, Need, Registrar, multiple_of, one_of
 
 FLOATS = (torch.bfloat16, torch.float32, torch.float16)
+ATTENTION = 2  #: the version of the op
+PLAIN_SCORES: Mapping[str, Need] = {"soft_cap": one_of(None), "sinks": one_of(None)}
 
 
 def register(registry: Registrar) -> None:
@@ -52,8 +54,17 @@ def register(registry: Registrar) -> None:
         requires=_needs(library),
         prepare=attention.prepare,
         name="native",
+        version=ATTENTION,
     )
-    registry.register("paged_attention", gathered, dtypes=FLOATS, prepare=gathered.prepare, name="gathered_flash")
+    registry.register(
+        "paged_attention",
+        gathered,
+        dtypes=FLOATS,
+        requires=PLAIN_SCORES,
+        prepare=gathered.prepare,
+        name="gathered_flash",
+        version=ATTENTION,
+    )
     products = quantized.Products(loaded)
     needs = {**_absence(library), "group_size": multiple_of(BLOCK)}
     for name in quantized.OPS:
@@ -71,7 +82,7 @@ def register(registry: Registrar) -> None:
 def _needs(library: native.Library | native.Absent) -> Mapping[str, Need]:
     """What the native attention needs."""
     limits = f"a multiple of {native.HEAD_DIM_STEP} up to {native.HEAD_DIM_MAX}"
-    return _absence(library) or {"head_dim": Need(native.is_supported_head_dim, limits)}
+    return {**(_absence(library) or {"head_dim": Need(native.is_supported_head_dim, limits)}), **PLAIN_SCORES}
 
 
 def _absence(library: native.Library | native.Absent) -> Mapping[str, Need]:
@@ -138,8 +149,10 @@ _SIMPLE: dict[str, KernelFunction] = {
     "argmax": sampling.argmax,
     "embedding": linear.embedding,
     "kv_write": cache.kv_write,
+    "layer_norm": norm.layer_norm,
     "qk_norm_rope": rope.qk_norm_rope,
     "rms_norm": norm.rms_norm,
+    "rms_norm_offset": norm.rms_norm_offset,
     "rope": rope.rope,
     "sample": sampling.sample,
     "select_rows": linear.select_rows,

@@ -90,6 +90,8 @@ class NativeAttention:
         scale: float,
         window: int | None = None,
         group: int = 0,
+        soft_cap: float | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         if prepared.call is None or prepared.dtype != q.dtype or not _is_readable(q, k_cache, v_cache):
             return self._gathered(q, k_cache, v_cache, prepared, scale, window, group)
@@ -154,6 +156,8 @@ class PagedAttention:
         scale: float,
         window: int | None = None,
         group: int = 0,
+        soft_cap: float | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         plan = prepared.plan
         if plan is None or prepared.rows or prepared.dtype != q.dtype:

@@ -49,14 +49,24 @@ def mul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x * y
 
 
+def scale(x: torch.Tensor, factor: float) -> torch.Tensor:
+    return x * factor
+
+
+def cap_logits(logits: torch.Tensor, cap: float) -> torch.Tensor:
+    return (logits / cap).tanh_().mul_(cap)
+
+
 OPS: Mapping[str, Elementwise] = {
     "add": Elementwise(add, None),
+    "cap_logits": Elementwise(cap_logits, None),
     "gelu": Elementwise(gelu, None),
     "gelu_mul": Elementwise(gelu_mul, 1),
     "mul": Elementwise(mul, None),
+    "scale": Elementwise(scale, None),
     "silu": Elementwise(silu, None),
     "silu_mul": Elementwise(silu_mul, 0),
 }
 GATES: Mapping[str, int] = {name: one.gate for name, one in OPS.items() if one.gate is not None}
 
-__all__ = ["GATES", "OPS", "Elementwise", "add", "gelu", "gelu_mul", "mul", "silu", "silu_mul"]
+__all__ = ["GATES", "OPS", "Elementwise", "add", "cap_logits", "gelu", "gelu_mul", "mul", "scale", "silu", "silu_mul"]

@@ -1,8 +1,9 @@
-"""Root mean square normalisation with few passes. Knows the last dimension only."""
+"""Normalisation with few passes. Knows the last dimension only."""
 
 from __future__ import annotations
 
 import torch
+from torch.nn import functional
 
 
 def scaled(x: torch.Tensor, eps: float) -> torch.Tensor:
@@ -20,6 +21,14 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return scaled(x, eps).to(x.dtype).mul_(weight)
 
 
+def rms_norm_offset(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return scaled(x, eps).mul_(weight.float() + 1.0).to(x.dtype)
+
+
+def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float) -> torch.Tensor:
+    return functional.layer_norm(x, weight.shape, weight, bias, eps)
+
+
 def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -27,4 +36,4 @@ def add_rms_norm(
     return scaled(total, eps).to(total.dtype).mul_(weight), total
 
 
-__all__ = ["add_rms_norm", "rms_norm", "scaled"]
+__all__ = ["add_rms_norm", "layer_norm", "rms_norm", "rms_norm_offset", "scaled"]

@@ -237,11 +237,13 @@ WRITERS: Mapping[str, Callable[[Writer, Given], Any]] = {
     "select_rows": Writer.select_rows,
     **{name: _gate(kind) for name, kind in GATES.items()},
 }
+_NO_KERNEL = "the library has no kernel for it"
 _CHOICE = "it chooses tokens, outside the model's graph"
 #: the other ops of the catalogue, and why there is none
 NO_INSTRUCTION: Mapping[str, str] = {
     **dict.fromkeys(("apply_logit_bias", "apply_penalties", "argmax", "sample"), _CHOICE),
-    **{name: "the library has no kernel for it" for name in OPS if name not in WRITERS},
+    **dict.fromkeys(("layer_norm", "rms_norm_offset"), _NO_KERNEL),
+    **{name: _NO_KERNEL for name in OPS if name not in WRITERS},
 }
 
 

@@ -97,8 +97,10 @@ class Attention:
         scale: float,
         window: int | None = None,
         group: int = 0,
+        soft_cap: float | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """`window` is None: kernels are registered for that only."""
+        """What is optional is None: kernels are registered for that only."""
         q = q.contiguous()
         out = torch.empty_like(q)
         k, v = head_major(k_cache), head_major(v_cache)

@@ -206,9 +206,10 @@ def _attend(context: Context, pool: KVPool, pages: list[int], contexts: tuple[in
     paged = [cache.view(pool.layout.pages, page_size, KV_HEADS, HEAD_DIM) for cache in known]
     q = torch.randn(1 + contexts[1], HEADS, HEAD_DIM, generator=context.generator(f"q {salt}"), dtype=torch.float64)
     scale = HEAD_DIM**-0.5
-    args = (q.to(dtype), *paged, step, scale, None, 0)
+    plain = (scale, None, 0, None, None)
+    args = (q.to(dtype), *paged, step, *plain)
     one = resolved(context, "paged_attention", dtype, args, {**SIZES, "page_size": page_size})
-    given = [args[0].to(device), *pool.tensors(0, 0), step.to(device), scale, None, 0]
+    given = [args[0].to(device), *pool.tensors(0, 0), step.to(device), *plain]
     (out,) = launch(context, one, Placed(given))
     judge(context, one, (out.cpu(),))
 

@@ -35,8 +35,8 @@ def values_are_within_bounds(context: Context, case: Case) -> None:
 @requirement(
     "AC-OP-002",
     level="MUST",
-    text="Kernels over heads and pages MUST be right for all head counts, head dimensions, page sizes, contexts and "
-    "windows that they accept.",
+    text="Kernels over heads and pages MUST be right for all head counts, head dimensions, page sizes, contexts, "
+    "windows, soft caps and sinks that they accept.",
     cases=per_op(op_cases.geometry_classes, HEAD_OPS),
 )
 def geometries_are_right(context: Context, case: Case) -> None:

@@ -112,22 +112,33 @@ def kv_write_swaps_keys_and_values(
 
 
 @mutant("AC-OP-001", op="paged_attention")
-def attention_scales_twice(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, step: Step, scale: float, window: int | None = None, group: int = 0
-) -> Tensor:
+def attention_scales_twice(q: Tensor, k_cache: Tensor, v_cache: Tensor, step: Step, scale: float, *rest: Any) -> Tensor:
     """The scale goes over queries and over scores."""
-    return exact("paged_attention")(q, k_cache, v_cache, step, scale * scale, window, group)
+    return exact("paged_attention")(q, k_cache, v_cache, step, scale * scale, *rest)
 
 
 # heads, pages, contexts
 
 
 @mutant("AC-OP-002", op="paged_attention")
-def attention_window_is_one_wider(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, step: Step, scale: float, window: int | None = None, group: int = 0
-) -> Tensor:
+def attention_window_is_one_wider(*args: Any) -> Tensor:
     """A query sees one position more than the window."""
-    return exact("paged_attention")(q, k_cache, v_cache, step, scale, window and window + 1, group)
+    return exact("paged_attention")(*with_argument("paged_attention", args, window=lambda seen: seen and seen + 1))
+
+
+@mutant("AC-OP-002", op="paged_attention")
+def attention_caps_before_it_scales(*args: Any) -> Tensor:
+    """The soft cap goes over the unscaled products."""
+    scale = args[4]
+    return exact("paged_attention")(*with_argument("paged_attention", args, soft_cap=lambda cap: cap and cap * scale))
+
+
+@mutant("AC-OP-002", op="paged_attention")
+def attention_scales_its_sinks(*args: Any) -> Tensor:
+    """Sinks are multiplied by the scale, as if they were products."""
+    scale = args[4]
+    scaled = with_argument("paged_attention", args, sinks=lambda sinks: None if sinks is None else sinks * scale)
+    return exact("paged_attention")(*scaled)
 
 
 @mutant("AC-OP-002", op="paged_attention")
@@ -217,7 +228,9 @@ def kv_write_counts_in_float(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Ten
 __all__ = [
     "add_rms_norm_returns_the_old_residual",
     "argmax_sees_one_block",
+    "attention_caps_before_it_scales",
     "attention_loses_full_last_pages",
+    "attention_scales_its_sinks",
     "attention_scales_twice",
     "attention_window_is_one_wider",
     "bans_are_finite",

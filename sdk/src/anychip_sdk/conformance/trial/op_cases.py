@@ -19,7 +19,7 @@ HEAD_OPS = ("kv_write", "mha", "paged_attention", "qk_norm_rope", "rope")
 #: with a batch of sequences, which is never empty
 BATCH_OPS = ("mha", "paged_attention")
 #: ops over float32 logits
-LOGIT_OPS = ("apply_logit_bias", "apply_penalties", "argmax", "sample")
+LOGIT_OPS = ("apply_logit_bias", "apply_penalties", "argmax", "cap_logits", "sample")
 IN_PLACE = tuple(name for name, op in CATALOGUE.items() if op.mutated)
 
 WIDTHS: Mapping[str, tuple[int, ...]] = {
@@ -99,7 +99,7 @@ def geometry_classes(op: Op, claims: Claims, level: Level) -> Iterable[str]:
 
 
 def geometries(op: str, level: Level) -> tuple[Geometry, ...]:
-    """Groups of heads, head dimensions, page sizes, contexts, windows, rotary dimensions: as far as the op has them."""
+    """Heads and their dimensions, page sizes, contexts, windows, caps, sinks, rotary dimensions: as the op has them."""
     thorough = level != "smoke"
     dims = (*HEAD_DIMS, *((32, 256) if thorough else ()))
     usual = {"head_dim": 64, "page_size": 16, "pages": 32, "hidden": 64, "tokens": 9}
@@ -118,6 +118,9 @@ def geometries(op: str, level: Level) -> tuple[Geometry, ...]:
         found.append(Geometry("windows", tuple({**_paged(usual, 16, 140), "window": window} for window in WINDOWS)))
         alone = ({**usual, "decode_rows": 1, "prefill_rows": 0}, {**usual, "decode_rows": 0, "prefill_rows": 1})
         found.append(Geometry("one-row", alone))
+    if op == "paged_attention":
+        scores = ({"soft_cap": 2}, {"sinks": 1}, {"soft_cap": 3, "sinks": 1, "window": 16})
+        found.append(Geometry("scores", tuple({**_paged(usual, 16, 140), **one} for one in scores)))
     return tuple(found)
 
 
@@ -135,7 +138,7 @@ def empties(op: str) -> Iterator[Sizes]:
     """Sizes without any row; a step has at least one sequence, so attention is never empty."""
     if op in BATCH_OPS:
         return
-    rows = 3 if op in LOGIT_OPS and op not in ("argmax", "sample") else 0
+    rows = 3 if op in LOGIT_OPS and op not in ("argmax", "cap_logits", "sample") else 0
     yield {"tokens": 0, "rows": rows}
     if op == "select_rows":
         yield {"tokens": 5, "rows": 0}

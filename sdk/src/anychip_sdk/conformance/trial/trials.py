@@ -11,7 +11,7 @@ import torch
 from anychip_sdk.conformance.context import Context, derived_seed
 from anychip_sdk.conformance.requirements import Violation
 from anychip_sdk.ops.base import CATALOGUE, Op
-from anychip_sdk.ops.facts import product_facts
+from anychip_sdk.ops.facts import argument_facts, product_facts
 from anychip_sdk.ops.quantized import BLOCKS
 from anychip_sdk.registry import Fact, Kernel, OpKey, dtype_name
 from anychip_sdk.testing.cases import DIMENSIONS, random_case
@@ -93,9 +93,7 @@ def facts_of(op: Op, args: Sequence[Any], dtype: torch.dtype, sizes: Mapping[str
         kv_dtype=dtype_name(dtype),
         dtype=dtype_name(dtype),
     )
-    for arg, value in zip(op.args, args, strict=True):
-        if value is None or isinstance(value, (int, float, str, bool)):
-            facts[arg.name] = value
+    facts.update(argument_facts(op, args))
     named = zip(op.args, args, strict=True)
     shapes = {arg.name: value.shape for arg, value in named if arg.weight and isinstance(value, torch.Tensor)}
     return {**facts, **product_facts(op, shapes)}

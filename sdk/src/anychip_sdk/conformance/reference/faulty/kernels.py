@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -93,14 +94,13 @@ def heads_are_interleaved(
     v: torch.Tensor,
     step: Step,
     scale: float,
-    window: int | None = None,
-    group: int = 0,
+    *rest: Any,
 ) -> torch.Tensor:
     """Head h reads kv head h % kv_heads instead of h // group."""
     heads, kv_heads = q.shape[1], k.shape[2]
     order = torch.arange(heads).view(-1, kv_heads).t().flatten()
     out = torch.empty_like(q)
-    out[:, order] = _paged_attention(q[:, order], k, v, step, scale, window, group)
+    out[:, order] = _paged_attention(q[:, order], k, v, step, scale, *rest)
     return out
 
 
@@ -112,10 +112,10 @@ def window_is_ignored(
     step: Step,
     scale: float,
     window: int | None = None,
-    group: int = 0,
+    *rest: Any,
 ) -> torch.Tensor:
     """A query sees its whole context."""
-    return _paged_attention(q, k, v, step, scale, None, group)
+    return _paged_attention(q, k, v, step, scale, None, *rest)
 
 
 @kernel_fault("paged_attention", "AC-KV-008")
@@ -127,9 +127,10 @@ def attention_reads_whole_pages(
     scale: float,
     window: int | None = None,
     group: int = 0,
+    *rest: Any,
 ) -> torch.Tensor:
     """The last page is weighed with zeros behind the end, but read: not a number times zero is none."""
-    out: torch.Tensor = _paged_attention(q, k, v, step, scale, window, group)
+    out: torch.Tensor = _paged_attention(q, k, v, step, scale, window, group, *rest)
     start = 0
     table = step.paged(group).page_table
     for row, length in enumerate(step.query_lens_host):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -50,11 +51,9 @@ def _twisted_attention(
     k: torch.Tensor,
     v: torch.Tensor,
     step: Step,
-    scale: float,
-    window: int | None = None,
-    group: int = 0,
+    *rest: Any,
 ) -> torch.Tensor:
-    return _paged_attention(q, _twisted(k), _twisted(v), step, scale, window, group)
+    return _paged_attention(q, _twisted(k), _twisted(v), step, *rest)
 
 
 class _Registers(AsyncReferencePlugin):
