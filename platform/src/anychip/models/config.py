@@ -7,7 +7,7 @@ tell a value of the checkpoint from a value of the library's version.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, TypeVar
 
@@ -28,12 +28,16 @@ class ModelConfig(ABC):
     checkpoints name it, its methods the answers to what the platform asks of a model.
 
     `architectures` and `model_type` are config.json's; `gguf` is None where no GGUF file of the family is read.
-    `dtype` is None where the checkpoint names none.
+    `dtype` is None where the checkpoint names none. Of the config's keys that a family doesn't read, `fixed` are those
+    that it computes with these values only, and `unused` those that mean nothing to it; of the others,
+    `anychip.models.keys` knows which may be ignored.
     """
 
     architectures: ClassVar[tuple[str, ...]]
     model_type: ClassVar[str]
     gguf: ClassVar[GGUFNames | None] = None
+    fixed: ClassVar[Mapping[str, Sequence[object]]] = {}
+    unused: ClassVar[frozenset[str]] = frozenset()
 
     architecture: str
     vocab_size: int

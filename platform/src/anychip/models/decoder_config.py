@@ -171,7 +171,10 @@ def _heads(fields: Fields, known: DecoderDefaults) -> _Heads:
 
 def _windows(fields: Fields, known: DecoderDefaults, num_layers: int) -> tuple[int | None, tuple[str, ...]]:
     everything = (FULL_ATTENTION,) * num_layers
-    if not known.has_windows or not fields.boolean("use_sliding_window", False):
+    if not known.has_windows:
+        return None, everything
+    fields.settle("sliding_window", "max_window_layers", "layer_types")
+    if not fields.boolean("use_sliding_window", False):
         return None, everything
     # null means "no window", an absent key means the class's 4096
     window = fields.optional_integer("sliding_window", minimum=1) if "sliding_window" in fields.raw else 4096

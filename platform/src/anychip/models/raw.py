@@ -16,16 +16,28 @@ _MAX_CHARS = 1000  # of one problem, parts of which come from the file
 class Fields:
     """Typed access to one JSON object. A wrong value is noted in `problems` and answered with the default.
 
-    An explicit null reads as absent: Hugging Face writes null for "not set".
+    An explicit null reads as absent: Hugging Face writes null for "not set". `read` has every key that was asked for,
+    of this object and of those within it, whether it is there or not: `anychip.models.keys` judges the others.
     """
 
-    def __init__(self, raw: Mapping[str, object], problems: list[str], where: str) -> None:
+    def __init__(
+        self, raw: Mapping[str, object], problems: list[str], where: str, read: set[str] | None = None
+    ) -> None:
         self.raw = raw
         self.problems = problems
         self.where = where
+        self.read = set[str]() if read is None else read
 
     def __contains__(self, key: str) -> bool:
-        return self.raw.get(key) is not None
+        return self._value(key) is not None
+
+    def settle(self, *keys: str) -> None:
+        """Count keys as read: another key's value has decided that they mean nothing."""
+        self.read.update(keys)
+
+    def _value(self, key: str) -> object:
+        self.read.add(key)
+        return self.raw.get(key)
 
     def complain(self, key: str, expected: str) -> None:
         shown = reprlib.Repr()
@@ -37,7 +49,7 @@ class Fields:
         return default if value is None else value
 
     def optional_integer(self, key: str, *, minimum: int = 0, maximum: int = MAX_SIZE) -> int | None:
-        value = self.raw.get(key)
+        value = self._value(key)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
@@ -64,7 +76,7 @@ class Fields:
         self, key: str, *, minimum: float = -math.inf, above: float = -math.inf, maximum: float = math.inf
     ) -> float | None:
         """A finite number of at least `minimum`, more than `above` and at most `maximum`."""
-        value = self.raw.get(key)
+        value = self._value(key)
         if value is None:
             return None
         number = _finite(value)
@@ -79,7 +91,7 @@ class Fields:
         return None
 
     def boolean(self, key: str, default: bool) -> bool:
-        value = self.raw.get(key)
+        value = self._value(key)
         if value is None:
             return default
         if not isinstance(value, bool):
@@ -88,7 +100,7 @@ class Fields:
         return value
 
     def string(self, key: str, default: str) -> str:
-        value = self.raw.get(key)
+        value = self._value(key)
         if value is None:
             return default
         if not isinstance(value, str):
@@ -97,7 +109,7 @@ class Fields:
         return value
 
     def strings(self, key: str) -> tuple[str, ...] | None:
-        value = self.raw.get(key)
+        value = self._value(key)
         if value is None:
             return None
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
@@ -106,17 +118,17 @@ class Fields:
         return tuple(value)
 
     def section(self, key: str) -> Fields | None:
-        value = self.raw.get(key)
+        value = self._value(key)
         if value is None:
             return None
         if not isinstance(value, Mapping):
             self.complain(key, "an object")
             return None
-        return Fields(value, self.problems, f"{self.where}: {key}")
+        return Fields(value, self.problems, f"{self.where}: {key}", self.read)
 
     def token_ids(self, key: str) -> tuple[int, ...]:
         """One id or a list of ids, as a tuple; empty where the key is absent."""
-        value = self.raw.get(key)
+        value = self._value(key)
         if value is None:
             return ()
         items = value if isinstance(value, list) else [value]

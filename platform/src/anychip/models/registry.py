@@ -11,6 +11,7 @@ from anychip.models.config import ModelConfig, check_sampling
 from anychip.models.families.llama import LlamaConfig
 from anychip.models.families.qwen2 import Qwen2Config
 from anychip.models.families.qwen3 import Qwen3Config
+from anychip.models.keys import check_unread
 from anychip.models.raw import Fields, foreign_ids, refuse
 from anychip.models.state import number_states
 
@@ -35,11 +36,15 @@ def config_of(raw: Mapping[str, object], generation: Mapping[str, object] | None
 
 
 def parse_config(
-    raw: Mapping[str, object], generation: Mapping[str, object], problems: list[str], file: str | None = None
+    raw: Mapping[str, object],
+    generation: Mapping[str, object],
+    problems: list[str],
+    file: str | None = None,
+    notes: list[str] | None = None,
 ) -> ModelConfig | None:
     """Parse both files' content. Problems are appended; None where not even the architecture is known.
 
-    `file` is where both come from, if it is one of another form.
+    `file` is where both come from, if it is one of another form; `notes` gets what a user should know.
     """
     fields = Fields(raw, problems, f"{file}, as config.json would say it" if file else "config.json")
     generated = Fields(generation, problems, file or "generation_config.json")
@@ -53,6 +58,9 @@ def parse_config(
     family = _architectures()[architecture]
     check_sampling(generated)
     config = family.parse(architecture, fields, generated)
+    unknown = check_unread(fields, family.fixed, family.unused)
+    if unknown and notes is not None:
+        notes.append(f"{fields.where} has keys that nobody here knows, and that are not read: {', '.join(unknown)}")
     rows = config.vocab_size
     for one, key in product((fields, generated), ("bos_token_id", "eos_token_id", "pad_token_id")):
         known = [token for token in one.token_ids(key) if token >= 0]

@@ -100,8 +100,8 @@ def _parameters(fields: Fields) -> Fields:
                     f"{fields.where}: rope_scaling.{key} is {value!r} but rope_parameters.{key} is {other!r}; "
                     "keep one of the two"
                 )
-        return Fields({**old.raw, **new.raw}, fields.problems, new.where)
-    return new or old or Fields({}, fields.problems, f"{fields.where}: rope_parameters")
+        return Fields({**old.raw, **new.raw}, fields.problems, new.where, fields.read)
+    return new or old or Fields({}, fields.problems, f"{fields.where}: rope_parameters", fields.read)
 
 
 def _optional_scale(parameters: Fields, key: str) -> float | None:
@@ -118,8 +118,8 @@ def _flatten(section: Fields) -> Fields:
     if not present or any(value != present[0] for value in present):
         names = ", ".join(sorted(nested))
         section.problems.append(f"{section.where}: different parameters per layer type ({names}) are not supported")
-        return Fields({}, section.problems, section.where)
-    return Fields(present[0], section.problems, section.where)
+        return Fields({}, section.problems, section.where, section.read)
+    return Fields(present[0], section.problems, section.where, section.read)
 
 
 def _type(parameters: Fields) -> str:

@@ -6,6 +6,7 @@ Opening reads headers only. Nothing is allocated for weights before every shard,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -107,7 +108,8 @@ def _opened(path: Path) -> Checkpoint:
     opened = open_gguf(file) if is_gguf else open_directory(file)
     problems = list(opened.problems)
     raw, given = opened.raw_config, file.name if is_gguf else None
-    config = parse_config(raw, opened.generation_config, problems, given) if raw else None
+    notes: list[str] = []
+    config = parse_config(raw, opened.generation_config, problems, given, notes) if raw else None
     # with a shard missing or cut, a list of the tensors that are missing too would only hide the reason
     if config is not None and not problems:
         problems += check_tensors(config, opened.tensors)
@@ -119,7 +121,7 @@ def _opened(path: Path) -> Checkpoint:
         if opened.reader is not None:
             opened.reader.close()
         raise refuse(str(path), problems)
-    return Checkpoint(file, format_name, config, opened)
+    return Checkpoint(file, format_name, config, replace(opened, notes=(*opened.notes, *notes)))
 
 
 def _format(path: Path) -> tuple[FormatName, Path]:
