@@ -105,4 +105,4 @@ def test_unknown_keys_of_every_section_are_told_and_not_refused(tmp_path):
     with open_checkpoint(folder) as checkpoint:
         (note,) = checkpoint.notes
     assert note.startswith("config.json has keys that nobody here knows")
-    assert note.endswith("brand_new, rope_parameters.new")
+    assert note.endswith("rope_parameters.new, brand_new")
