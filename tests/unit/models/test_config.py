@@ -107,7 +107,7 @@ def test_yarn_keeps_what_the_checkpoint_leaves_open():
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope type 'dynamic' is not supported"),
+        ({"rope_scaling": {"type": "ntk", "factor": 2.0}}, "rope type 'ntk' is not supported"),
         ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
         ({"rope_scaling": {"type": "linear", "rope_type": "yarn", "factor": 2.0}}, "type is 'linear'"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),

@@ -20,7 +20,7 @@ from anychip_sdk.ops import CATALOGUE
 from anychip_sdk.registry import REFERENCE, Override
 from anychip_sdk.state import StateGroup
 
-VOCAB = 32  #: words of the layer that is compared; the embedding is no matter of fusions
+VOCAB = 32  #: words of the layers that are compared; the embedding is no matter of fusions
 POSITIONS = 16
 
 
@@ -47,12 +47,12 @@ def _words(verdict: Verdict) -> str:
 
 
 class _Check:
-    """One layer of the plan's model, compared under any set of policies."""
+    """A layer of each kind of the plan's model, compared under any set of policies."""
 
     def __init__(self, plan: Plan, backend: Backend, device: Device) -> None:
         self._plan, self._backend, self._device = plan, backend, device
         vocab = min(VOCAB, plan.model.config.vocab_size)
-        self._config = config = plan.model.config.with_layers(1, vocab)
+        self._config = config = plan.model.config.sample(vocab)
         dtype = plan.model.dtype.value
         self._binding = replace(plan.binding, facts={**plan.binding.facts, "vocab": vocab})
         self._verifier = Verifier(

@@ -10,13 +10,13 @@ from torch import fx, nn
 
 from anychip.graph.ir import ModelGraph, StatePlace, WeightSpec
 from anychip.models.attention import Attention
-from anychip.models.layers import Embedding, Linear, LMHead, RMSNorm
+from anychip.models.layers import Embedding, Linear, LMHead, Norm
 from anychip.models.mlp import GatedMLP
 from anychip.models.state import State, Table
 from anychip_sdk.ops import Op
 from anychip_sdk.state import grouped
 
-BLOCKS = (Attention, Embedding, GatedMLP, Linear, LMHead, RMSNorm)
+BLOCKS = (Attention, Embedding, GatedMLP, Linear, LMHead, Norm)
 
 
 class OpTracer(fx.Tracer):

@@ -1,8 +1,9 @@
 """Run fused and unfused graphs on the same random inputs and compare. Knows error bounds; loads no checkpoint.
 
-One layer of the model's real width with random weights stands for all: every layer is rewritten alike. The yardstick is
-the unfused graph run by the references in float32 or better: a fused graph may be as wrong as the unfused one is with
-the backend's own kernels, times a margin, plus a few roundings of the dtype; what is beyond that is another function.
+One layer of each kind, of the model's real width and with random weights, stands for all: layers of a kind are
+rewritten alike. The yardstick is the unfused graph run by the references in float32 or better: a fused graph may be as
+wrong as the unfused one is with the backend's own kernels, times a margin, plus a few roundings of the dtype; what is
+beyond that is another function.
 """
 
 from __future__ import annotations

@@ -83,6 +83,10 @@ class ModelConfig(ABC):
         """The first layers of the same model, with another vocabulary: for verification and for estimates."""
         return replace(self, num_layers=layers, vocab_size=vocab_size)
 
+    def sample(self: Self, vocab_size: int) -> Self:
+        """The same model with a layer of each kind: what verification compares."""
+        return self.with_layers(1, vocab_size)
+
 
 class TokenIds(NamedTuple):
     """The ids that a text begins with, ends at and is padded with."""
@@ -120,13 +124,14 @@ def check_sampling(generation: Fields) -> None:
     generation.optional_number("top_k", minimum=-1, maximum=2**31)
 
 
-def parse_token_ids(fields: Fields, generation: Fields, bos: int | None, eos: int | None) -> TokenIds:
+def parse_token_ids(fields: Fields, generation: Fields, bos: int | None, eos: int | tuple[int, ...] | None) -> TokenIds:
     """The ids of both files; `bos` and `eos` are the class's own, for keys that are absent.
 
     generation_config.json's ids come first; config.json's end ids stop the text too: chat models often name the
     end of the turn in one file and the end of the text in the other.
     """
-    default = (eos,) if eos is not None and "eos_token_id" not in fields.raw else ()
+    own = (eos,) if isinstance(eos, int) else eos or ()
+    default = own if "eos_token_id" not in fields.raw else ()
     ours, theirs = generation.token_ids("eos_token_id"), fields.token_ids("eos_token_id")
     ends = dict.fromkeys((*ours, *theirs)) or dict.fromkeys(default)
     first_bos = (*generation.token_ids("bos_token_id"), *fields.token_ids("bos_token_id"))

@@ -9,7 +9,7 @@ from torch import nn
 
 from anychip.models.attention import Attention
 from anychip.models.decoder_config import DecoderConfig
-from anychip.models.layers import Embedding, LMHead, RMSNorm
+from anychip.models.layers import Embedding, LMHead
 from anychip.models.mlp import GatedMLP
 from anychip.models.rope import RotaryTable
 from anychip_sdk import ops
@@ -21,9 +21,9 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: DecoderConfig, layer: int) -> None:
         super().__init__()
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.input_layernorm = config.norm(config.hidden_size)
         self.self_attn = Attention(config, layer)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = config.norm(config.hidden_size)
         self.mlp = GatedMLP(config)
 
     def forward(self, x: torch.Tensor, step: Step, table: torch.Tensor) -> torch.Tensor:
@@ -40,13 +40,20 @@ class Decoder(nn.Module):
         if layers is None:
             layers = (DecoderLayer(config, layer) for layer in range(config.num_layers))
         self.layers = nn.ModuleList(layers)
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.rope = RotaryTable(config.rope, config.head_dim)
+        self.norm = config.norm(config.hidden_size)
+        self.rope = RotaryTable(config.rope, config.rotary_dim)
+        self._ropes = [config.rope_of(layer) for layer in range(config.num_layers)]
+        local = next((rope for rope in self._ropes if rope != config.rope), None)
+        self.local_rope = None if local is None else RotaryTable(local, config.rotary_dim)
+        self._factor = config.factors.embedding
 
     def forward(self, step: Step) -> torch.Tensor:
         x = self.embed_tokens(step)
-        for layer in self.layers:
-            x = layer(x, step, self.rope.table)
+        if self._factor is not None:
+            x = ops.scale(x, self._factor)
+        local = self.local_rope
+        for layer, rope in zip(self.layers, self._ropes, strict=True):
+            x = layer(x, step, self.rope.table if local is None or rope != local.rope else local.table)
         return self.norm(ops.select_rows(x, step))  # type: ignore[no-any-return]
 
 
@@ -64,7 +71,12 @@ class CausalLM(nn.Module):
         self.lm_head = LMHead(config.hidden_size, config.vocab_size, tied_to=tied)
 
     def forward(self, step: Step) -> torch.Tensor:
-        return self.lm_head(self.model(step))  # type: ignore[no-any-return]
+        factors = self.config.factors
+        x = self.model(step)
+        if factors.head is not None:
+            x = ops.scale(x, factors.head)
+        logits: torch.Tensor = self.lm_head(x)
+        return logits if factors.logit_cap is None else ops.cap_logits(logits, factors.logit_cap)
 
 
 __all__ = ["CausalLM", "Decoder", "DecoderLayer"]

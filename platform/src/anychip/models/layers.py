@@ -39,14 +39,32 @@ class Linear(nn.Module):
         return ops.linear(x, self.weight, self.bias)  # type: ignore[no-any-return]
 
 
-class RMSNorm(nn.Module):
+class Norm(nn.Module):
+    """What all normalisations have."""
+
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight = empty(size)
         self.eps = eps
 
+
+class RMSNorm(Norm):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return ops.rms_norm(x, self.weight, self.eps)  # type: ignore[no-any-return]
+
+
+class OffsetRMSNorm(Norm):
+    """Its weights are distances from 1."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return ops.rms_norm_offset(x, self.weight, self.eps)  # type: ignore[no-any-return]
+
+
+class LayerNorm(Norm):
+    """Without bias."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return ops.layer_norm(x, self.weight, None, self.eps)  # type: ignore[no-any-return]
 
 
 class LMHead(nn.Module):
@@ -60,4 +78,4 @@ class LMHead(nn.Module):
         return ops.lm_head(x, self.weight)  # type: ignore[no-any-return]
 
 
-__all__ = ["ACTIVATIONS", "Embedding", "LMHead", "Linear", "RMSNorm", "empty"]
+__all__ = ["ACTIVATIONS", "Embedding", "LMHead", "LayerNorm", "Linear", "Norm", "OffsetRMSNorm", "RMSNorm", "empty"]

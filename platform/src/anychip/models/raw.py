@@ -90,6 +90,18 @@ class Fields:
             return number
         return None
 
+    def numbers(self, key: str, *, above: float = -math.inf, maximum: float = math.inf) -> tuple[float, ...] | None:
+        """A list of finite numbers, each more than `above` and at most `maximum`."""
+        value = self._value(key)
+        if value is None:
+            return None
+        found = [_finite(item) for item in value] if isinstance(value, list) else [None]
+        kept = tuple(one for one in found if one is not None and above < one <= maximum)
+        if len(kept) != len(found):
+            self.complain(key, f"a list of numbers above {above:g} and at most {maximum:g}")
+            return None
+        return kept
+
     def boolean(self, key: str, default: bool) -> bool:
         value = self._value(key)
         if value is None:

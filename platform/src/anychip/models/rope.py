@@ -1,7 +1,7 @@
 """The table of cosines and sines that the rope ops read. Knows the scalings; knows no query and no key.
 
 default: Su et al., 2021. linear: Chen et al., 2023 (position interpolation). yarn: Peng et al., 2023.
-llama3: the frequency-dependent interpolation of Llama 3.1.
+llama3: the frequency-dependent interpolation of Llama 3.1. longrope: Ding et al., 2024.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ class RotaryTable(Table):
 
     def __init__(self, rope: RopeConfig, rotary_dim: int) -> None:
         super().__init__()
-        self._rope = rope
+        self.rope = rope
         self.register_buffer("table", torch.empty(1, rotary_dim, device="meta"), persistent=False)
 
     def compute(self, positions: int) -> torch.Tensor:
         """float32 [positions, rotary_dim]."""
-        return rope_table(self._rope, self.table.shape[-1], positions)
+        return rope_table(self.rope, self.table.shape[-1], positions)
 
 
 def rope_table(rope: RopeConfig, rotary_dim: int, positions: int) -> torch.Tensor:
     """float32 [positions, rotary_dim]: cosines of the rotary_dim / 2 angles, then their sines."""
-    frequencies, factor = _frequencies(rope, rotary_dim)
+    frequencies, factor = _frequencies(rope, rotary_dim, positions)
     angles = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies)
     return torch.cat((angles.cos(), angles.sin()), dim=-1) * factor
 
 
-def _frequencies(rope: RopeConfig, dim: int) -> tuple[torch.Tensor, float]:
+def _frequencies(rope: RopeConfig, dim: int, positions: int) -> tuple[torch.Tensor, float]:
     """Angle per position of each pair, and what cosines and sines are multiplied with."""
     exponents = torch.arange(0, dim, 2, dtype=torch.int64).float() / dim
     plain = 1.0 / (rope.theta**exponents)
@@ -44,7 +44,19 @@ def _frequencies(rope: RopeConfig, dim: int) -> tuple[torch.Tensor, float]:
         return _llama3(rope, plain), 1.0
     if rope.type == "yarn":
         return _yarn(rope, plain, dim), _yarn_attention_factor(rope)
+    if rope.type == "longrope":
+        return _longrope(rope, plain, positions)
     return plain, 1.0
+
+
+def _longrope(rope: RopeConfig, plain: torch.Tensor, positions: int) -> tuple[torch.Tensor, float]:
+    """One set of factors for all positions, as keys in the cache are turned already."""
+    original = rope.original_max_positions or 1
+    factors = rope.long_factors if positions > original else rope.short_factors
+    scale = rope.attention_factor
+    if scale is None:
+        scale = 1.0 if rope.factor <= 1 else math.sqrt(1 + math.log(rope.factor) / math.log(original))
+    return plain / torch.tensor(factors), scale
 
 
 def _llama3(rope: RopeConfig, plain: torch.Tensor) -> torch.Tensor:

@@ -86,7 +86,7 @@ def resolve(
     page_size = _page_size(recipe, device)
     kv_dtype = _dtype(recipe.memory.kv_dtype) or model.dtype.value
     binding = make_binding(recipe, config, backend, model.dtype.value, kv_dtype, page_size.value)
-    graph = bind_kernels(expand(trace(build_model(config))), binding)
+    graph = bind_kernels(expand(trace(build_model(config, binding.dtype))), binding)
     scheme_of = _scheme_of(recipe, checkpoint)
     wanted = wanted_policies(recipe, backend)
     refused = {**_blocks_of_integers(recipe, wanted, graph, scheme_of), **_refused_at_load(without)}
@@ -207,7 +207,7 @@ def make_binding(
 
 def unfolded(config: ModelConfig, binding: Binding) -> ModelGraph:
     """The model's graph with kernels bound and nothing fused."""
-    return bind_kernels(expand(trace(build_model(config))), binding)
+    return bind_kernels(expand(trace(build_model(config, binding.dtype))), binding)
 
 
 def wanted_policies(recipe: Recipe, backend: Backend) -> tuple[str, ...]:
