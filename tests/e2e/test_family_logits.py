@@ -27,6 +27,12 @@ FAMILIES = {
     "gemma3": ("gemma3_text", {"head_dim": 32, **WINDOW, "query_pre_attn_scalar": 24, "final_logit_softcapping": 5.0,
                                "layer_types": ["sliding_attention", "full_attention"], "rope_scaling": {
                                    "rope_type": "linear", "factor": 4.0}}),
+    "glm4": ("glm4", {"head_dim": 32}),
+    "phi3": ("phi3", {"partial_rotary_factor": 0.5, **WINDOW}),
+    "phi3 with longrope": ("phi3", {"original_max_position_embeddings": 512, "rope_scaling": {
+        "rope_type": "longrope", "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7],
+        "long_factor": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], "attention_factor": 1.19}}),
+    "cohere2": ("cohere2", {"layer_types": ["sliding_attention", "full_attention"], **WINDOW, "logit_scale": 0.4}),
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from anychip.graph.fusions import FUSIONS
 from anychip.graph.ir import ModelGraph, WeightSpec, argument, as_text
 from anychip.graph.replace import Binding, replace
 from anychip.graph.trace import OpTracer
+from anychip.models.source import same_name
 from anychip.plan.resolve import make_binding, unfolded
 from anychip.weights.names import expected_tensors
 from anychip_sdk import ops
@@ -91,11 +92,12 @@ def test_every_tensor_of_the_checkpoint_is_read_once_after_folding(backend, kind
     graph, _ = folded(backend, policies, kind, **overrides)
     sources = [source for spec in graph.used_weights().values() for source in spec.sources]
     expected = expected_tensors(tiny_config(kind, **overrides))
-    assert sorted(sources) == sorted(expected)
+    assert sorted(source.tensor for source in sources) == sorted(expected)
+    assert all(source.is_whole for source in sources)
     assert set(graph.weights) == set(graph.used_weights())
     joined = graph.weights["model.layers.0.self_attn.q_proj+k_proj+v_proj.weight"]
     assert joined.shape == (64 + 32 + 32, 64)
-    assert [one.split(".")[-2] for one in joined.sources] == ["q_proj", "k_proj", "v_proj"]
+    assert [one.tensor.split(".")[-2] for one in joined.sources] == ["q_proj", "k_proj", "v_proj"]
 
 
 def test_a_tied_weight_is_one_weight(backend):
@@ -256,7 +258,10 @@ def test_pattern_and_replacement_must_agree(backend):
 def graph_of(module, backend):
     """A module of catalogue ops as a bound graph."""
     binding = Binding(backend.ops, torch.float32, {})
-    weights = {name: WeightSpec(name, tuple(one.shape), (name,)) for name, one in module.named_parameters()}
+    weights = {
+        name: WeightSpec(name, tuple(one.shape), same_name(name, tuple(one.shape)))
+        for name, one in module.named_parameters()
+    }
     graph = ModelGraph(OpTracer(()).trace(module), module, weights)
     return replace(graph, binding), binding
 

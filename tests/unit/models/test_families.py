@@ -16,6 +16,9 @@ CLASSES = {
     "Olmo3ForCausalLM": ("Olmo3Config", {}),
     "Gemma2ForCausalLM": ("Gemma2Config", {"hidden_act": "hidden_activation"}),
     "Gemma3ForCausalLM": ("Gemma3TextConfig", {"hidden_act": "hidden_activation"}),
+    "Glm4ForCausalLM": ("Glm4Config", {}),
+    "Phi3ForCausalLM": ("Phi3Config", {}),
+    "Cohere2ForCausalLM": ("Cohere2Config", {"rms_norm_eps": "layer_norm_eps"}),
 }
 FIELDS = {
     "vocab_size": "vocab_size",

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load, save_file
 
+from anychip.models.source import same_name
 from anychip.weights.checkpoint import open_checkpoint
 from anychip.weights.gguf_config import token_ids
 from anychip.weights.load import Parameter, check_complete
@@ -178,7 +179,9 @@ def test_a_second_table_that_differs_in_one_number_is_refused_when_it_is_loaded(
     _tied(path, _row)
     with open_checkpoint(path) as checkpoint:
         assert len(checkpoint.differing_copies()) == 1
-        parameters = [Parameter(name, info.shape, (name,)) for name, info in checkpoint.tensors.items()]
+        parameters = [
+            Parameter(name, info.shape, same_name(name, info.shape)) for name, info in checkpoint.tensors.items()
+        ]
         with pytest.raises(CheckpointInvalid, match=r"lm_head.weight differs from model.embed_tokens.weight"):
             check_complete(parameters, checkpoint)
 

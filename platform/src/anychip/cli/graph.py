@@ -47,15 +47,14 @@ def _text(prepared: Prepared, after: Step) -> str:
     from anychip.graph.expand import expand
     from anychip.graph.fold import fold
     from anychip.graph.ir import as_text
-    from anychip.graph.trace import trace
-    from anychip.models.registry import build_model
+    from anychip.graph.trace import trace_config
     from anychip.plan.resolve import unfolded
 
     plan, config = prepared.plan, prepared.plan.model.config
     if after is Step.trace:
-        return as_text(trace(build_model(config)))
+        return as_text(trace_config(config))
     if after is Step.expand:
-        return as_text(expand(trace(build_model(config))))
+        return as_text(expand(trace_config(config)))
     if after is Step.codegen:
         return source_of(plan.program, plan.pieces)
     if after is Step.program:

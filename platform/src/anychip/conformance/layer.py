@@ -16,10 +16,10 @@ from anychip.graph.fold import FusionDecision, fold
 from anychip.graph.ir import ModelGraph, resolution
 from anychip.graph.replace import Binding
 from anychip.graph.replace import replace as bind_kernels
-from anychip.graph.trace import trace
+from anychip.graph.trace import trace_config
 from anychip.graph.verify import MARGIN, ROUNDINGS, STEP_ROWS, LayerRun, random_weights, small_pool
 from anychip.models.config import ModelConfig
-from anychip.models.registry import build_model, config_of
+from anychip.models.registry import config_of
 from anychip.plan.resolve import DEFAULT_PAGE_SIZE, make_binding
 from anychip.recipe.schema import ModelSection, Recipe
 from anychip_sdk.conformance.context import Context
@@ -141,7 +141,7 @@ def distance(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> f
 @lru_cache(maxsize=32)
 def _traced(config: ModelConfig) -> ModelGraph:
     """The unfused graph with nothing bound; most of a comparison's time would go into making it anew."""
-    return expand(trace(build_model(config)))
+    return expand(trace_config(config))
 
 
 def _copy(model: ModelGraph) -> ModelGraph:

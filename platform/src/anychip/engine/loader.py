@@ -105,7 +105,7 @@ def parameters_of(specs: Iterable[WeightSpec]) -> dict[str, Parameter]:
         held = spec.quantized
         name = spec.name if held is None else held.matrix
         shape, scheme = (spec.shape, None) if held is None else (held.shape, held.scheme)
-        found[name] = Parameter(name, shape, spec.sources, scheme)
+        found[name] = Parameter(name, shape, spec.sources, scheme, spec.dtype)
     return found
 
 

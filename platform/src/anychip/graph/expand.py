@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+import torch
 from torch import fx, nn
 
 from anychip.graph.ir import ModelGraph
@@ -23,7 +25,9 @@ def expand(model: ModelGraph) -> ModelGraph:
         else:
             values[node] = graph.node_copy(node, values.__getitem__)
     _share_attributes(graph)
-    return model.with_graph(graph)
+    expanded = model.with_graph(graph)
+    _fix_dtypes(expanded)
+    return expanded
 
 
 def _inline(
@@ -51,6 +55,15 @@ def _inline(
             local[node] = copied
     message = f"{path} returns nothing"
     raise AssertionError(message)
+
+
+def _fix_dtypes(model: ModelGraph) -> None:
+    """Parameters whose dtype an op's schema fixes are held in it, whatever the model's is."""
+    for node, op in model.op_nodes():
+        for arg, value in zip(op.args, node.args, strict=True):
+            name = str(value.target) if isinstance(value, fx.Node) else ""
+            if arg.weight and arg.dtype != "T" and name in model.weights:
+                model.weights[name] = replace(model.weights[name], dtype=getattr(torch, arg.dtype))
 
 
 def _attribute(block: nn.Module, target: str) -> object:

@@ -190,7 +190,7 @@ def _joined(specs: Sequence[WeightSpec]) -> WeightSpec:
     name = ".".join((*owner, "+".join(part[-2] for part in parts), leaf))
     rows = sum(spec.shape[0] for spec in specs)
     sources = tuple(source for spec in specs for source in spec.sources)
-    return WeightSpec(name, (rows, *specs[0].shape[1:]), sources)
+    return WeightSpec(name, (rows, *specs[0].shape[1:]), sources, dtype=specs[0].dtype)
 
 
 def drop_unused(model: ModelGraph) -> None:

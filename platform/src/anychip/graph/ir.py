@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from anychip.models.source import Source
 from anychip.models.state import Table
 from anychip.weights.schemes import Part, Scheme
 from anychip_sdk.ops import Op
@@ -32,12 +33,18 @@ class QuantizedPart:
 
 @dataclass(frozen=True)
 class WeightSpec:
-    """One parameter of the graph: the checkpoint's tensors that make it up, joined along dim 0."""
+    """One parameter of the graph, and the pieces of the checkpoint's tensors that it joins.
+
+    Attributes:
+        quantized: None: held as it is.
+        dtype: that the op which reads it wants, whatever the model's; None: the model's.
+    """
 
     name: str
     shape: tuple[int, ...]
-    sources: tuple[str, ...]
-    quantized: QuantizedPart | None = None  #: None: held in the model's dtype
+    sources: tuple[Source, ...]
+    quantized: QuantizedPart | None = None
+    dtype: torch.dtype | None = None
 
     @property
     def elements(self) -> int:
@@ -45,7 +52,11 @@ class WeightSpec:
 
     def itemsize(self, dtype: torch.dtype) -> int:
         """Bytes of an element where the model's dtype is `dtype`."""
-        return (self.quantized.part.dtype if self.quantized else dtype).itemsize
+        return self.held_dtype(dtype).itemsize
+
+    def held_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """Of its elements where the model's dtype is `dtype`."""
+        return self.quantized.part.dtype if self.quantized else self.dtype or dtype
 
 
 class StatePlace(NamedTuple):

@@ -60,8 +60,8 @@ class WeightUse(NamedTuple):
 
     def held_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Of its elements before any preparation, where the model's dtype is `dtype`."""
-        if self.spec.quantized is not None:
-            return self.spec.quantized.part.dtype
+        if self.spec.quantized is not None or self.spec.dtype is not None:
+            return self.spec.held_dtype(dtype)
         return (self.bound.compute_dtype or dtype) if self.is_prepared else dtype
 
 

@@ -10,8 +10,11 @@ from torch import fx, nn
 
 from anychip.graph.ir import ModelGraph, StatePlace, WeightSpec
 from anychip.models.attention import Attention
+from anychip.models.config import ModelConfig
 from anychip.models.layers import Embedding, Linear, LMHead, Norm
 from anychip.models.mlp import GatedMLP
+from anychip.models.registry import build_model
+from anychip.models.source import SourcesOf, same_name
 from anychip.models.state import State, Table
 from anychip_sdk.ops import Op
 from anychip_sdk.state import grouped
@@ -38,10 +41,21 @@ class OpTracer(fx.Tracer):
         return super().create_node(kind, target, args, kwargs, *rest, **more)
 
 
-def trace(model: nn.Module) -> ModelGraph:
-    """The model as calls of its building blocks."""
+def trace_config(config: ModelConfig) -> ModelGraph:
+    """The config's model as calls of its building blocks."""
+    return trace(build_model(config), config.sources)
+
+
+def trace(model: nn.Module, sources: SourcesOf = same_name) -> ModelGraph:
+    """The model as calls of its building blocks.
+
+    Args:
+        model: its parameters have shapes and no memory.
+        sources: of a parameter.
+    """
     graph = OpTracer(BLOCKS).trace(model)
-    weights = {name: WeightSpec(name, tuple(parameter.shape), (name,)) for name, parameter in model.named_parameters()}
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    weights = {name: WeightSpec(name, shape, sources(name, shape)) for name, shape in shapes.items()}
     kept = [(name, module) for name, module in model.named_modules() if isinstance(module, State)]
     groups, places = grouped([module.spec for _, module in kept])
     states = {
@@ -62,4 +76,4 @@ def canonical_names(model: nn.Module) -> Mapping[int, str]:
     return found
 
 
-__all__ = ["BLOCKS", "OpTracer", "canonical_names", "trace"]
+__all__ = ["BLOCKS", "OpTracer", "canonical_names", "trace", "trace_config"]

@@ -18,6 +18,7 @@ import torch
 from anychip.graph.codegen import generate
 from anychip.graph.ir import ModelGraph
 from anychip.graph.program import program_of, weight_uses
+from anychip.weights.pieces import assembled
 from anychip_sdk.device import Device
 from anychip_sdk.hooks import PreparedWeight
 from anychip_sdk.kv import KVPool, PoolSpec
@@ -98,8 +99,8 @@ class LayerRun:
         for use in weight_uses(model):
             name = use.spec.name
             if name not in plain:
-                joined = torch.cat([sources[source] for source in use.spec.sources])
-                plain[name] = joined.to(device=self._device.torch_device, dtype=dtype)
+                joined = assembled(use.spec.sources, sources).view(use.spec.shape)
+                plain[name] = joined.to(device=self._device.torch_device, dtype=use.spec.dtype or dtype)
             found[use.key] = self._prepare(name, plain[name], use.op).value if use.is_prepared else plain[name]
         return found
 
@@ -149,13 +150,15 @@ class Verifier:
 def random_weights(model: ModelGraph, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """A tensor per checkpoint name, rounded to the dtype; matrices keep the size of what they multiply."""
     generator = torch.Generator().manual_seed(0)
-    found = {}
-    for spec in model.weights.values():
-        if len(spec.shape) > 1:
-            value = torch.randn(spec.shape, generator=generator) * spec.shape[-1] ** -0.5
+    found: dict[str, torch.Tensor] = {}
+    for source in (one for spec in model.weights.values() for one in spec.sources):
+        if source.tensor in found:
+            continue
+        if len(source.shape) > 1:
+            value = torch.randn(source.shape, generator=generator) * source.matrix[1] ** -0.5
         else:
-            value = 1 + 0.5 * torch.randn(spec.shape, generator=generator)  # spread, so that swapped norms show
-        found[spec.name] = value.to(dtype)
+            value = 1 + 0.5 * torch.randn(source.shape, generator=generator)  # spread, so that swapped norms show
+        found[source.tensor] = value.to(dtype)
     return found
 
 

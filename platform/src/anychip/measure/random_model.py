@@ -90,7 +90,7 @@ def _weights(plan: Plan, backend: Backend, device: Device) -> dict[str, Any]:
 
 
 def _random(spec: WeightSpec, dtype: torch.dtype) -> torch.Tensor:
-    held = dtype if spec.quantized is None else spec.quantized.part.dtype
+    held = spec.held_dtype(dtype)
     few = torch.randn(VARIED, generator=torch.Generator().manual_seed(0))
     few = (few * spec.shape[-1] ** -0.5).to(held) if held.is_floating_point else (16 * few).to(held)
     return few.repeat(-(-spec.elements // VARIED))[: spec.elements].view(spec.shape)

@@ -7,7 +7,7 @@ tell a value of the checkpoint from a value of the library's version.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, TypeVar
 
@@ -16,6 +16,7 @@ from torch import nn
 
 from anychip.models.gguf_names import GGUFNames
 from anychip.models.raw import Fields
+from anychip.models.source import Source, same_name
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -78,6 +79,14 @@ class ModelConfig(ABC):
     def ignores(self, tensor: str) -> bool:
         """Whether a checkpoint may hold a tensor that is never read."""
         return False
+
+    def for_tensors(self: Self, names: Collection[str]) -> Self:
+        """The same config, for a checkpoint that holds tensors of these names, where there is more than one layout."""
+        return self
+
+    def sources(self, name: str, shape: tuple[int, ...]) -> tuple[Source, ...]:
+        """Where the numbers of a parameter stand in the checkpoint."""
+        return same_name(name, shape)
 
     def with_layers(self: Self, layers: int, vocab_size: int) -> Self:
         """The first layers of the same model, with another vocabulary: for verification and for estimates."""

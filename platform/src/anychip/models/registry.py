@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import product
 
-import torch
 from torch import nn
 
 from anychip.models.config import ModelConfig, check_sampling
+from anychip.models.families.cohere2 import Cohere2Config
 from anychip.models.families.gemma2 import Gemma2Config
 from anychip.models.families.gemma3 import Gemma3Config
+from anychip.models.families.glm4 import Glm4Config
 from anychip.models.families.granite import GraniteConfig
 from anychip.models.families.internlm3 import InternLM3Config
 from anychip.models.families.llama import LlamaConfig
 from anychip.models.families.mistral import MistralConfig
 from anychip.models.families.olmo2 import Olmo2Config
 from anychip.models.families.olmo3 import Olmo3Config
+from anychip.models.families.phi3 import Phi3Config
 from anychip.models.families.qwen2 import Qwen2Config
 from anychip.models.families.qwen3 import Qwen3Config
 from anychip.models.families.smollm3 import SmolLM3Config
@@ -37,6 +38,9 @@ FAMILIES: tuple[type[ModelConfig], ...] = (
     Olmo3Config,
     Gemma2Config,
     Gemma3Config,
+    Glm4Config,
+    Phi3Config,
+    Cohere2Config,
 )
 
 
@@ -86,14 +90,9 @@ def parse_config(
     return config
 
 
-def build_model(config: ModelConfig, dtype: torch.dtype | None = None) -> nn.Module:
-    """The model's modules, without memory; their states know their groups.
-
-    Args:
-        config: of the model.
-        dtype: that it is computed in, which may decide the digits of its constants; None: the checkpoint's.
-    """
-    model = (config if dtype is None else replace(config, dtype=dtype)).build()
+def build_model(config: ModelConfig) -> nn.Module:
+    """The model's modules, without memory; their states know their groups."""
+    model = config.build()
     number_states(model)
     return model
 

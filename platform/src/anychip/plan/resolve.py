@@ -16,9 +16,8 @@ from anychip.graph.program import cut, program_of
 from anychip.graph.quantize import WHOLE_BLOCKS, SchemeOf, matrices, quantize
 from anychip.graph.replace import Binding
 from anychip.graph.replace import replace as bind_kernels
-from anychip.graph.trace import trace
+from anychip.graph.trace import trace_config
 from anychip.models.config import ModelConfig
-from anychip.models.registry import build_model
 from anychip.plan.memory import MAX_RUNNING, budget, needs
 from anychip.plan.ops import bind_engine_ops, op_table
 from anychip.plan.plan import BackendPlan, Decision, HeldCertificate, ModelPlan, Plan, SchedulerPlan, VerificationPlan
@@ -86,7 +85,7 @@ def resolve(
     page_size = _page_size(recipe, device)
     kv_dtype = _dtype(recipe.memory.kv_dtype) or model.dtype.value
     binding = make_binding(recipe, config, backend, model.dtype.value, kv_dtype, page_size.value)
-    graph = bind_kernels(expand(trace(build_model(config, binding.dtype))), binding)
+    graph = unfolded(config, binding)
     scheme_of = _scheme_of(recipe, checkpoint)
     wanted = wanted_policies(recipe, backend)
     refused = {**_blocks_of_integers(recipe, wanted, graph, scheme_of), **_refused_at_load(without)}
@@ -168,7 +167,7 @@ def resolve(
 
 def _scheme_of(recipe: Recipe, checkpoint: CheckpointFacts) -> SchemeOf:
     def scheme_of(spec: WeightSpec, is_head: bool) -> Scheme | None:
-        storages = {checkpoint.storages.get(source, "") for source in spec.sources}
+        storages = {checkpoint.storages.get(source.tensor, "") for source in spec.sources}
         return choose(recipe.model.quantization, storages, is_head=is_head)
 
     return scheme_of
@@ -206,8 +205,8 @@ def make_binding(
 
 
 def unfolded(config: ModelConfig, binding: Binding) -> ModelGraph:
-    """The model's graph with kernels bound and nothing fused."""
-    return bind_kernels(expand(trace(build_model(config, binding.dtype))), binding)
+    """The model's graph with kernels bound and nothing fused; its constants have the digits of the binding's dtype."""
+    return bind_kernels(expand(trace_config(replace(config, dtype=binding.dtype))), binding)
 
 
 def wanted_policies(recipe: Recipe, backend: Backend) -> tuple[str, ...]:

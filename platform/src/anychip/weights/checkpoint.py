@@ -5,6 +5,7 @@ Opening reads headers only. Nothing is allocated for weights before every shard,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -57,16 +58,18 @@ class Checkpoint:
         self._all_tensors = opened.tensors
 
     def read(self, name: str, rows: slice | None = None) -> torch.Tensor:
-        """One tensor on the host, or some of its first dimension's rows without touching the others.
+        """One tensor on the host, or some of its rows without touching the others.
 
+        All dimensions but the last count rows: those of [experts, out, in] come as [rows, in].
         The result may be a view of the mapped file: copy it, never write to it. Quantized blocks come out as
         float32, everything else in the dtype that the file has. Not for several threads at once.
         """
-        return self._reader.read(self.tensors[name], rows)
+        info = self.tensors[name]
+        return self._reader.read(info if rows is None else _as_matrix(info), rows)
 
     def read_blocks(self, name: str, rows: slice) -> tuple[Bytes, BlockFormat]:
         """Some rows as they are stored, [rows, bytes per row], for tensors in a format of blocks."""
-        return self._reader.read_blocks(self.tensors[name], rows)
+        return self._reader.read_blocks(_as_matrix(self.tensors[name]), rows)
 
     def differing_copies(self) -> list[str]:
         """What is wrong with the ignored copies of tensors, every row compared; opening compares some."""
@@ -86,6 +89,10 @@ class Checkpoint:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _as_matrix(info: TensorInfo) -> TensorInfo:
+    return replace(info, shape=(math.prod(info.shape[:-1]), info.shape[-1])) if len(info.shape) > 2 else info
 
 
 def open_checkpoint(path: Path | str) -> Checkpoint:
@@ -112,6 +119,7 @@ def _opened(path: Path) -> Checkpoint:
     config = parse_config(raw, opened.generation_config, problems, given, notes) if raw else None
     # with a shard missing or cut, a list of the tensors that are missing too would only hide the reason
     if config is not None and not problems:
+        config = config.for_tensors(opened.tensors)
         problems += check_tensors(config, opened.tensors)
         problems += _check_dtypes(config, opened.tensors)
         if not problems:

@@ -7,13 +7,15 @@ file's own pages.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 
+from anychip.models.source import Source
 from anychip.weights.checkpoint import Checkpoint
+from anychip.weights.pieces import coverage, pieces, read, read_blocks
 from anychip.weights.quantize import dequantized, quantize, stored_parts
 from anychip.weights.schemes import Scheme
 from anychip_sdk.device import Device
@@ -36,16 +38,17 @@ class Shard:
 
 @dataclass(frozen=True)
 class Parameter:
-    """What is to be loaded: a parameter of the graph and the checkpoint's tensors that it joins along dim 0."""
+    """What is to be loaded: a parameter of the graph, and where its numbers stand, one source after the other."""
 
     name: str
     shape: tuple[int, ...]
-    sources: tuple[str, ...]
-    scheme: Scheme | None = None  #: None: in the model's dtype
+    sources: tuple[Source, ...]
+    scheme: Scheme | None = None  #: None: as numbers
+    dtype: torch.dtype | None = None  #: None: the model's
 
     def nbytes(self, dtype: torch.dtype) -> int:
         if self.scheme is None:
-            return torch.Size(self.shape).numel() * dtype.itemsize
+            return torch.Size(self.shape).numel() * (self.dtype or dtype).itemsize
         parts = self.scheme.parts(*self.shape)
         return sum(torch.Size(part.shape).numel() * part.dtype.itemsize for part in parts)
 
@@ -66,13 +69,19 @@ def check_complete(parameters: Iterable[Parameter], checkpoint: Checkpoint) -> N
     Raises:
         CheckpointInvalid: with all tensors that are missing, left over or read twice.
     """
-    plain, quantized = Counter[str](), Counter[str]()
+    readers: dict[str, tuple[list[Source], list[Source]]] = defaultdict(lambda: ([], []))
+    problems = []
     for parameter in parameters:
-        (plain if parameter.scheme is None else quantized).update(parameter.sources)
-    wanted = plain | quantized
-    problems = [f"tensor {name} is missing" for name in wanted if name not in checkpoint.tensors]
-    problems += [f"tensor {name} is not used by the model" for name in checkpoint.tensors if name not in wanted]
-    problems += [f"tensor {name} is read {times} times" for name, times in wanted.items() if times > 1]
+        for source in parameter.sources:
+            readers[source.tensor][parameter.scheme is not None].append(source)
+        given, wanted = sum(one.elements for one in parameter.sources), math.prod(parameter.shape)
+        if given != wanted:
+            problems.append(f"parameter {parameter.name} has {wanted} numbers, its tensors give {given}")
+    problems += [f"tensor {name} is missing" for name in readers if name not in checkpoint.tensors]
+    problems += [f"tensor {name} is not used by the model" for name in checkpoint.tensors if name not in readers]
+    read_by = {name: coverage(*sources) for name, sources in readers.items()}
+    problems += [f"tensor {name} is used only in part" for name, one in read_by.items() if not one.is_whole]
+    problems += [f"tensor {name} is read more than once" for name, one in read_by.items() if one.is_repeated]
     problems += checkpoint.differing_copies()
     if problems:
         raise CheckpointInvalid(f"checkpoint {checkpoint.path}:\n" + "\n".join(f"  {problem}" for problem in problems))
@@ -81,13 +90,15 @@ def check_complete(parameters: Iterable[Parameter], checkpoint: Checkpoint) -> N
 def load(
     parameter: Parameter, checkpoint: Checkpoint, device: Device, dtype: torch.dtype, progress: Progress, shard: Shard
 ) -> torch.Tensor:
-    """One parameter on the device, in `dtype`; `progress` gets the bytes of this parameter that are done."""
+    """One parameter on the device, in its own dtype or `dtype`; `progress` gets the bytes of it that are done."""
     _check_shard(shard)
-    target = _allocated(device, parameter.shape, dtype)
-    for source, rows, at in _slices(parameter, checkpoint, SLICE_BYTES):
-        piece = checkpoint.read(source, rows)
-        device.copy(target[at], piece.to(dtype))
-        progress(source, target[: at.stop].nbytes, target.nbytes)
+    target = _allocated(device, parameter.shape, parameter.dtype or dtype)
+    flat = target.view(-1)
+    for piece in pieces(parameter.sources, SLICE_BYTES):
+        values = read(checkpoint, piece).to(target.dtype)
+        stop = piece.first + piece.elements
+        device.copy(flat[piece.first : stop], values.reshape(-1))
+        progress(piece.source.tensor, flat[:stop].nbytes, target.nbytes)
     return target
 
 
@@ -99,21 +110,24 @@ def load_quantized(
     scheme = parameter.scheme
     assert scheme is not None
     targets = {part.name: _allocated(device, part.shape, part.dtype) for part in scheme.parts(*parameter.shape)}
+    by_rows = {name: target.flatten(0, -2) for name, target in targets.items()}
     whole = sum(target.nbytes for target in targets.values())
     error = size = 0.0
-    for source, rows, at in _slices(parameter, checkpoint, SLICE_BYTES // QUANTIZED_SLICES):
+    for piece in pieces(parameter.sources, SLICE_BYTES // QUANTIZED_SLICES):
         if scheme.is_stored:
-            pieces = stored_parts(*checkpoint.read_blocks(source, rows), scheme)
+            parts = stored_parts(*read_blocks(checkpoint, piece), scheme)
         else:
-            values = checkpoint.read(source, rows).float()
-            pieces = quantize(values, scheme)
-            error += float((dequantized(pieces, scheme) - values).square_().sum())
+            values = read(checkpoint, piece).float()
+            parts = quantize(values, scheme)
+            error += float((dequantized(parts, scheme) - values).square_().sum())
             size += float(values.square().sum())
-        for name, piece in pieces.items():
-            device.copy(targets[name][at], piece)
-        progress(source, sum(target[: at.stop].nbytes for target in targets.values()), whole)
+        first = piece.first // parameter.shape[-1]
+        stop = first + piece.shape[0]
+        for name, part in parts.items():
+            device.copy(by_rows[name][first:stop], part)
+        progress(piece.source.tensor, sum(target[:stop].nbytes for target in by_rows.values()), whole)
     if not math.isfinite(error):
-        sources = ", ".join(parameter.sources)
+        sources = ", ".join(dict.fromkeys(source.tensor for source in parameter.sources))
         raise CheckpointInvalid(f"checkpoint {checkpoint.path}: {sources}: too large for {scheme}, or not a number")
     return Quantized(targets, math.sqrt(error / size) if size else 0.0)
 
@@ -126,22 +140,6 @@ def _check_shard(shard: Shard) -> None:
 
 def _allocated(device: Device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return device.alloc(torch.Size(shape).numel() * dtype.itemsize).view(dtype).view(shape)
-
-
-def _slices(parameter: Parameter, checkpoint: Checkpoint, nbytes: int) -> Iterator[tuple[str, slice, slice]]:
-    """Source, rows of it that take so many bytes in float32, and where they belong in the parameter."""
-    first = 0
-    for source in parameter.sources:
-        rows = checkpoint.tensors[source].shape[0]
-        step = max(1, nbytes * rows // max(1, 4 * checkpoint_elements(checkpoint, source)))
-        for start in range(0, rows, step):
-            stop = min(rows, start + step)
-            yield source, slice(start, stop), slice(first + start, first + stop)
-        first += rows
-
-
-def checkpoint_elements(checkpoint: Checkpoint, name: str) -> int:
-    return int(torch.Size(checkpoint.tensors[name].shape).numel())
 
 
 def total_bytes(parameters: Mapping[str, Parameter], dtype: torch.dtype) -> int:

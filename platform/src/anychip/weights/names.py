@@ -13,7 +13,10 @@ _SHOWN = 8  # names shown of a long list
 
 def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Every tensor that the model reads, with its shape, in the order of its modules; a tied one once."""
-    return {name: tuple(parameter.shape) for name, parameter in build_model(config).named_parameters()}
+    found = {}
+    for name, parameter in build_model(config).named_parameters():
+        found.update({source.tensor: source.shape for source in config.sources(name, tuple(parameter.shape))})
+    return found
 
 
 def check_tensors(config: ModelConfig, tensors: Mapping[str, TensorInfo]) -> list[str]:

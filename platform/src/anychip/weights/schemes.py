@@ -43,13 +43,14 @@ class Scheme:
         scales = "a scale per row" if self.group is None else f"groups of {self.group}"
         return f"{self.name}, {scales}" + (", as stored" if self.is_stored else "")
 
-    def parts(self, rows: int, columns: int) -> tuple[Part, ...]:
-        """What a matrix of that shape becomes, in the order of the op's arguments."""
+    def parts(self, *shape: int) -> tuple[Part, ...]:
+        """What a matrix, or a stack of them, becomes, in the order of the op's arguments."""
+        *rows, columns = shape
         groups = 1 if self.group is None else columns // self.group
         if self.bits == 8:
-            return Part("weight", (rows, columns), torch.int8), Part("scale", (rows, groups), torch.float32)
-        parts = (Part("weight", (rows, columns // 2), torch.uint8), Part("scale", (rows, groups), torch.float16))
-        return (*parts, Part("minimum", (rows, groups), torch.float16)) if self.has_minimum else parts
+            return Part("weight", shape, torch.int8), Part("scale", (*rows, groups), torch.float32)
+        parts = (Part("weight", (*rows, columns // 2), torch.uint8), Part("scale", (*rows, groups), torch.float16))
+        return (*parts, Part("minimum", (*rows, groups), torch.float16)) if self.has_minimum else parts
 
     def problem(self, columns: int) -> str:
         """What keeps a matrix of so many columns from being held so; empty where nothing does."""
