@@ -192,9 +192,8 @@ const char* const kCacheTypes[] = {"float32", "bfloat16"};
 const anychip_need_t kCacheNeeds[] = {{"kv_dtype", ANYCHIP_NEED_ONE_OF, 2, nullptr, kCacheTypes}};
 
 constexpr anychip_op_t op(const char* name, int32_t (*run)(const anychip_args_t*), std::uint32_t flags,
-                          const anychip_need_t* needs = nullptr, std::uint32_t need_count = 0,
-                          std::int32_t version = 1) {
-  return {sizeof(anychip_op_t), version, name, name, kFloats, flags, run, needs, need_count, 0};
+                          const anychip_need_t* needs = nullptr, std::uint32_t need_count = 0) {
+  return {sizeof(anychip_op_t), 1, name, name, kFloats, flags, run, needs, need_count, 0};
 }
 
 }  // namespace
@@ -211,7 +210,7 @@ const anychip_op_t kOps[] = {
     op("rope", rope, kStrided),
     op("qk_norm_rope", qk_norm_rope, kStrided),
     op("kv_write", kv_write, kStrided, kCacheNeeds, 1),
-    op("paged_attention", paged_attention, kStrided, kCacheNeeds, 1, 2),
+    op("paged_attention", paged_attention, kStrided, kCacheNeeds, 1),
     op("argmax", argmax, 0),
 };
 const std::uint32_t kOpCount = sizeof kOps / sizeof kOps[0];

@@ -55,7 +55,6 @@ def _terms(
     Arg("sinks", ("heads",), optional=True, weight=True, doc="a score of each head that weighs nothing's value"),
     returns=Arg("out", ("tokens", "heads", "head_dim")),
     error=accumulated("context", 8.0),
-    version=2,
     checks=Checks(_case, plant_not_a_number, _terms),
 )
 def paged_attention(

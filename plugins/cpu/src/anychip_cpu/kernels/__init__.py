@@ -28,7 +28,6 @@ from anychip_sdk.ops.quantized import BLOCK
 from anychip_sdk.registry import KernelFunction, Need, Registrar, multiple_of, one_of
 
 FLOATS = (torch.bfloat16, torch.float32, torch.float16)
-ATTENTION = 2  #: the version of the op
 PLAIN_SCORES: Mapping[str, Need] = {"soft_cap": one_of(None), "sinks": one_of(None)}
 
 
@@ -54,7 +53,6 @@ def register(registry: Registrar) -> None:
         requires=_needs(library),
         prepare=attention.prepare,
         name="native",
-        version=ATTENTION,
     )
     registry.register(
         "paged_attention",
@@ -63,7 +61,6 @@ def register(registry: Registrar) -> None:
         requires=PLAIN_SCORES,
         prepare=gathered.prepare,
         name="gathered_flash",
-        version=ATTENTION,
     )
     products = quantized.Products(loaded)
     needs = {**_absence(library), "group_size": multiple_of(BLOCK)}

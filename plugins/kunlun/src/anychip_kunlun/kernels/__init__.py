@@ -48,7 +48,7 @@ def register(registry: Registrar, vendor: VendorOps, has_kernels: Callable[[], b
     offer.fused("rope", rope.rope, ROTARY, prepare=preparing.TURNS)
     offer.fused("qk_norm_rope", rope.qk_norm_rope, "rmsnorm", ROTARY, prepare=preparing.TURNS)
     offer.on_pages("kv_write", Cache(vendor).kv_write, WRITE, prepare=preparing.SLOTS)
-    offer.on_pages("paged_attention", attention, PREFILL, prepare=preparing.ATTENTION, decodes=True, version=2)
+    offer.on_pages("paged_attention", attention, PREFILL, prepare=preparing.ATTENTION, decodes=True)
     offer.on_pages(
         "mha",
         blocks.mha,
@@ -114,7 +114,6 @@ class _Offers:
         prepare: Prepare,
         decodes: bool = False,
         prepares_weight: bool = False,
-        version: int = 1,
     ) -> None:
         """A kernel per dtype: pages must hold what is written to them."""
         needs = {**self._contract(names), "page_size": one_of(*PAGE_SIZES), "head_dim": one_of(*HEAD_DIMS)}
@@ -131,7 +130,6 @@ class _Offers:
                 name=f"{names[0]} {name}",
                 prepares_weight=prepares_weight,
                 prepare=prepare,
-                version=version,
             )
 
     def _contract(self, names: tuple[str, ...]) -> dict[str, Need]:
