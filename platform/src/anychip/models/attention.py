@@ -61,4 +61,4 @@ class Attention(nn.Module):
         return q, k
 
 
-__all__ = ["Attention"]
+__all__ = ["Attention", "Heads"]
