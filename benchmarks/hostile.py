@@ -34,6 +34,7 @@ ROOT = Path(__file__).parents[1]
 STREAMS = 4
 HALF_S = 2.0  #: how long a client waits that sent half a request
 ANSWER_S = 60.0
+CLIENT_NICENESS = 5  #: of this process, since what an attacker's machine computes costs the service's nothing
 Spans: TypeAlias = "multiprocessing.Queue[list[tuple[float, float]]]"
 RECIPE = "version: 1\nname: hostile\nmodel: {{source: {model}}}\nmemory: {{kv_tokens: 32Ki}}\n"
 
@@ -134,6 +135,7 @@ def measure(service: Service, options: argparse.Namespace) -> bool:
     watchers.append(fresh.Process(target=watch, args=(service.url, stop, gaps)))
     for watcher in watchers:
         watcher.start()
+    os.nice(CLIENT_NICENESS)
     # what each first request costs isn't counted
     asyncio.run(attack_with(service, options.warm_up, options.seed + 1, options.at_once))
     before_bytes, quiet_s = service.server.memory_info().rss, time.monotonic()

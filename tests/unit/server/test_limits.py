@@ -7,6 +7,8 @@ import threading
 import pytest
 
 from anychip.recipe.limits import LimitsSection
+from anychip.server.openai import chat
+from anychip.server.openai.chat import template_message
 from support.local_client import Asker
 
 SMALL = LimitsSection(
@@ -41,7 +43,13 @@ BEYOND = [
     ("/generate", {"text": ["a"] * 4}, "prompts"),
     ("/v1/completions", {"prompt": "a", "n": 5}, "choices_per_prompt"),
     ("/v1/completions", {"prompt": "a", "n": 10**30}, "choices_per_prompt"),
+    ("/v1/completions", {"prompt": "a", "n": 5.0}, "choices_per_prompt"),
+    ("/v1/completions", {"prompt": "a", "n": 100000.0}, "choices_per_prompt"),
+    ("/v1/completions", {"prompt": "a", "n": 1e300}, "choices_per_prompt"),
+    ("/v1/chat/completions", {"messages": [USER], "n": 1e5}, "choices_per_prompt"),
+    ("/generate", {"text": "a", "sampling_params": {"n": 100000.0}}, "choices_per_prompt"),
     ("/v1/completions", {"prompt": ["a", "b"], "n": 4}, "choices"),
+    ("/v1/completions", {"prompt": ["a", "b"], "n": 4.0}, "choices"),
     ("/v1/completions", {"prompt": "a", "logit_bias": dict.fromkeys("123456", 1)}, "logit_bias_entries"),
     ("/generate", {"text": "a", "sampling_params": {"logit_bias": dict.fromkeys("123456", 1)}}, "logit_bias_entries"),
     ("/v1/completions", {"prompt": "a", "stop": ["a", "b", "c"]}, "stop_strings"),
@@ -174,6 +182,29 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised():
         assert reply.json()["error"]["code"] == "context_length_exceeded"
         assert "at least 1000000 tokens" in reply.text
     assert len(watched.threads) <= 1
+
+
+def test_prompts_behind_one_that_does_not_fit_are_not_tokenised():
+    asker = Asker()
+    watched = asker.service.tokenizer = Watched(asker.tokenizer)
+    watched.tokens_at_least = lambda _text: 0
+    reply = asker.post("/v1/completions", {"prompt": ["hi", "x" * 200, *["y" * 200] * 90]})
+    assert reply.json()["error"]["code"] == "context_length_exceeded"
+    assert len(watched.threads) == 2
+
+
+def test_many_messages_are_prepared_off_the_event_loop(monkeypatch):
+    threads = []
+
+    def noted(message, index):
+        threads.append(threading.current_thread())
+        return template_message(message, index)
+
+    monkeypatch.setattr(chat, "template_message", noted)
+    reply = Asker(context_length=10**6).post("/v1/chat/completions", {"messages": [USER] * 1000, "max_tokens": 1})
+    assert reply.status_code == 200
+    assert len(threads) == 1000
+    assert threading.main_thread() not in threads
 
 
 def test_the_loop_runs_on_while_a_large_body_is_read():

@@ -24,6 +24,7 @@ import structlog
 import zmq
 
 from anychip.engine import messages
+from anychip.engine.garbage import keep_for_good
 from anychip.engine.logs import configure_logs
 from anychip.engine.pulse import Pulse
 from anychip.engine.request import GenerateRequest, TokenEvent
@@ -184,6 +185,7 @@ def _load(worker: Worker, factory_spec: str, argument: object) -> Core:
     started_s = time.monotonic()
     worker.send(messages.Progress("starting"))
     core = load_factory(factory_spec)(argument, worker.send)
+    keep_for_good()
     worker.send(messages.Ready(time.monotonic() - started_s, core.model))
     return core
 

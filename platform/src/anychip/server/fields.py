@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Mapping
+from functools import cache
 from typing import ClassVar, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
@@ -112,6 +113,7 @@ class FieldSorter:
         return given
 
 
+@cache
 def body_in(annotation: object) -> type[Body] | None:
     """The body of which a field holds one, or a list."""
     if inspect.isclass(annotation) and issubclass(annotation, Body):

@@ -71,10 +71,10 @@ def room_for(prompt_tokens: int, param: str, model: ModelFacts, least: str = "")
 
 def checked_ids(ids: list[int], param: str, vocab_size: int) -> tuple[int, ...]:
     """The ids, all of them in the vocabulary."""
-    for token in ids:
-        if not 0 <= token < vocab_size:
-            shown = token if abs(token) < 10**20 else "a number of many digits"
-            raise RequestInvalid(f"{param}: {shown} is no token id; they are 0 to {vocab_size - 1}", param=param)
+    if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
+        token = next(token for token in ids if not 0 <= token < vocab_size)
+        shown = token if abs(token) < 10**20 else "a number of many digits"
+        raise RequestInvalid(f"{param}: {shown} is no token id; they are 0 to {vocab_size - 1}", param=param)
     return tuple(ids)
 
 

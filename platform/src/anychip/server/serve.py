@@ -16,6 +16,7 @@ import structlog
 import uvicorn
 
 from anychip.engine.client import EngineClient
+from anychip.engine.garbage import keep_for_good
 from anychip.engine.logs import configure_logs
 from anychip.recipe.limits import LimitsSection
 from anychip.recipe.watchdog import WatchdogLimits
@@ -95,6 +96,7 @@ class _Process:
         app = create_app(
             served.settings, self._client, served.tokenizer, served.template, served.thinking, self._network
         )
+        keep_for_good()
         self._drain.begin_service(app.state.service, served.settings.drain_s)
         self._lobby.app = app
         assert self._client.fatal is not None

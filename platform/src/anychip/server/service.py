@@ -101,6 +101,7 @@ class Service:
         if isinstance(prompt, str):
             room_for(self.tokenizer.tokens_at_least(prompt), param, model, "at least ")
             ids = self.tokenizer.encode(prompt, add_special)
+            room_for(len(ids), param, model)  # here, as further prompts may follow
         else:
             room_for(len(prompt), param, model)
             ids = list(checked_ids(prompt, param, model.vocab_size))

@@ -57,11 +57,9 @@ class ChatTemplate:
         self, messages: Sequence[Mapping[str, object]], /, *, add_generation_prompt: bool = True, **variables: object
     ) -> str:
         """`render`, without keeping the event loop."""
-        given = self._variables(messages, add_generation_prompt, variables)
-        try:
-            return await self._renderer.render_soon(given)
-        except TemplateRefused as error:
-            raise RequestInvalid(str(error), param="messages") from error
+        return await self._renderer.soon(
+            lambda: self.render(messages, add_generation_prompt=add_generation_prompt, **variables)
+        )
 
     def close(self) -> None:
         """End the processes that render; without it they end with the last reference to this."""

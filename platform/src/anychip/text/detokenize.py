@@ -52,8 +52,8 @@ class StreamDecoder:
     def push(self, ids: Iterable[int]) -> str:
         """The characters that these ids complete; may be empty."""
         pieces, skip = self._table.pieces, self._skip
-        known = range(len(pieces))
-        return self._emit(b"".join(pieces[i] for i in ids if i in known and i not in skip), final=False)
+        size = len(pieces)
+        return self._emit(b"".join([pieces[i] for i in ids if 0 <= i < size and i not in skip]), final=False)
 
     def flush(self) -> str:
         """What was kept back. The decoder is then as new."""

@@ -7,13 +7,13 @@ limits of its own, which is kept for the next one and replaced after it was ende
 from __future__ import annotations
 
 import asyncio
-import json
+import marshal
 import signal
 import socket
 import subprocess
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from anychip.text.sandbox import TemplateBroken, TemplateRefused
@@ -60,9 +60,9 @@ class TemplateRenderer:
         self._give_back(process)
         return text
 
-    async def render_soon(self, variables: Mapping[str, object]) -> str:
-        """`render`, without keeping the event loop or its threads."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self.render, variables)
+    async def soon(self, work: Callable[[], str]) -> str:
+        """What renders, without keeping the event loop or its threads."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def close(self) -> None:
         """End the processes."""
@@ -77,7 +77,7 @@ class TemplateRenderer:
     def _started(self) -> _Process:
         process = _Process()
         try:
-            process.ask(json.dumps(self._source).encode())
+            process.ask(marshal.dumps(self._source))
         except TemplateRefused as error:
             process.end()
             raise TemplateBroken(str(error)) from error
@@ -144,12 +144,11 @@ class _Process:
 
 def _encoded(variables: Mapping[str, object]) -> bytes:
     try:
-        # half a surrogate pair, which is no Unicode, is told by the sandbox
-        request = json.dumps(variables, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    except (TypeError, ValueError, RecursionError) as error:
-        raise TemplateRefused(f"what the chat template would be given is no JSON: {error}") from error
+        request = marshal.dumps(variables)
+    except (ValueError, RecursionError) as error:
+        raise TemplateRefused(f"what the chat template would be given is no plain data: {error}") from error
     if len(request) > MAX_FRAME_BYTES:
-        raise TemplateRefused(f"the messages have {len(request):,} bytes as JSON, expected at most {MAX_FRAME_BYTES:,}")
+        raise TemplateRefused(f"the messages have {len(request):,} bytes, expected at most {MAX_FRAME_BYTES:,}")
     return request
 
 

@@ -2,12 +2,14 @@
 
 It ends itself: by a timer that no template can catch, by the limit of its memory, or when its parent is gone. Standard
 input is a socket; a frame is 8 bytes of length, big-endian, and as many bytes. The first request is the template's
-source, each further one an object of variables, both as JSON. An answer begins with `+` or `-` and is a text.
+source, each further one an object of variables. Both are in `marshal`'s form, which is for two processes of one
+interpreter that trust each other, and which takes a tenth of JSON's time, in which the server could do nothing else. An
+answer begins with `+` or `-` and is a text.
 """
 
 from __future__ import annotations
 
-import json
+import marshal
 import resource
 import signal
 import socket
@@ -30,9 +32,9 @@ def main() -> None:
             signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS)
             try:
                 if sandbox is None:
-                    sandbox, text = Sandbox(json.loads(request)), ""
+                    sandbox, text = Sandbox(marshal.loads(request)), ""
                 else:
-                    text = sandbox.render(json.loads(request))
+                    text = sandbox.render(marshal.loads(request))
                 answer = b"+" + text.encode("utf-8")
             except (TemplateBroken, TemplateRefused) as error:
                 answer = b"-" + str(error).encode("utf-8", "replace")

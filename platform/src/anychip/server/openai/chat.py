@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import NamedTuple
 
 from starlette.requests import Request
@@ -30,6 +30,9 @@ from anychip.server.thinking import splitter_for, template_variables
 from anychip.text.messages_text import plain_messages
 from anychip.text.thinking import Begins, ends_like_a_marker, reply_begins
 from anychip_sdk.errors import RequestInvalid
+
+#: A message is as much work as so many characters.
+MESSAGE_SIZE = 8
 
 
 class Rendered(NamedTuple):
@@ -73,10 +76,12 @@ async def _render(service: Service, body: ChatRequest) -> Rendered:
     variables = template_variables(
         service.model.thinking, service.thinking, body.enable_thinking, body.chat_template_kwargs
     )
-    messages = [template_message(message, index) for index, message in enumerate(body.messages)]
+    size = MESSAGE_SIZE * len(body.messages)
+    messages = await service.offload.run(size, lambda: template_messages(body.messages))
     text = await template.render_soon(messages, add_generation_prompt=True, **variables)
     begins = reply_begins(text)
-    if begins != "either" and (changed := without_marker_ends(messages)) is not None:
+    changed = None if begins == "either" else await service.offload.run(size, lambda: without_marker_ends(messages))
+    if changed is not None:
         # who wrote that last word, the template or the client? The template would write it again
         begins = reply_begins(await template.render_soon(changed, add_generation_prompt=True, **variables))
     # the template writes the special tokens itself
@@ -92,6 +97,10 @@ def without_marker_ends(messages: list[Mapping[str, object]]) -> list[dict[str, 
         {key: f"{value}." if ends_like_a_marker([value]) else value for key, value in message.items()}
         for message in plain
     ]
+
+
+def template_messages(messages: Sequence[ChatMessage]) -> list[Mapping[str, object]]:
+    return [template_message(message, index) for index, message in enumerate(messages)]
 
 
 def template_message(message: ChatMessage, index: int) -> Mapping[str, object]:
