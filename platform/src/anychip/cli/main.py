@@ -29,6 +29,7 @@ VERBS = (
     "schema",
     "graph",
     "ops",
+    "models",
     "devices",
     "doctor",
     "backends",

@@ -171,12 +171,17 @@ def foreign_ids(where: str, key: str, ids: Sequence[int], rows: int) -> list[str
 
 def refuse(where: str, problems: Sequence[str], *, hint: str | None = None) -> CheckpointInvalid:
     """The error that lists the problems of one checkpoint: all of a checkpoint that somebody made in earnest."""
-    told = [_printable(problem[:_MAX_CHARS]) for problem in problems[:_SHOWN]]
+    told = printable(problems)
     if len(problems) == 1:
         return CheckpointInvalid(f"checkpoint {where}: {told[0]}", hint=hint)
-    more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-    lines = "\n".join(f"  - {problem}" for problem in [*told, *more])
+    lines = "\n".join(f"  - {problem}" for problem in told)
     return CheckpointInvalid(f"checkpoint {where} has {len(problems)} problems:\n{lines}", hint=hint)
+
+
+def printable(problems: Sequence[str]) -> list[str]:
+    """Problems of a file as they may be shown: not too many, none too long, no control characters."""
+    more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+    return [*(_printable(problem[:_MAX_CHARS]) for problem in problems[:_SHOWN]), *more]
 
 
 def _printable(text: str) -> str:
@@ -184,4 +189,4 @@ def _printable(text: str) -> str:
     return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
 
 
-__all__ = ["MAX_SIZE", "Fields", "foreign_ids", "refuse"]
+__all__ = ["MAX_SIZE", "Fields", "foreign_ids", "printable", "refuse"]

@@ -181,10 +181,11 @@ def _states(groups: Sequence[StateGroup]) -> list[str]:
     """What is kept, where that is more than keys and values of all layers alike."""
     if len(groups) == 1 and groups[0].spec.kind == "paged":
         return []
-    return [f"state        {_state_line(group)}" for group in groups]
+    return [f"state        {state_line(group)}" for group in groups]
 
 
-def _state_line(group: StateGroup) -> str:
+def state_line(group: StateGroup) -> str:
+    """What one group of states keeps, in words."""
     spec = group.spec
     shapes = ", ".join(f"{tensor.name} {'x'.join(map(str, tensor.shape))}" for tensor in spec.tensors)
     per = "token" if spec.kind == "paged" else "sequence"
@@ -290,4 +291,4 @@ def op_line(row: OpRow) -> str:
     )
 
 
-__all__ = ["SCHEMA_VERSION", "as_json", "as_text", "op_json", "op_line", "program_json", "program_lines"]
+__all__ = ["SCHEMA_VERSION", "as_json", "as_text", "op_json", "op_line", "program_json", "program_lines", "state_line"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anychip.recipe.load import LoadedRecipe, load, recipe_digest
+from anychip.recipe.load import LoadedRecipe, load, load_sets, recipe_digest
 from anychip.recipe.origins import Origin
 from anychip.recipe.schema import Recipe
 
-__all__ = ["LoadedRecipe", "Origin", "Recipe", "load", "recipe_digest"]
+__all__ = ["LoadedRecipe", "Origin", "Recipe", "load", "load_sets", "recipe_digest"]

@@ -66,6 +66,22 @@ def load(path: str | os.PathLike[str], sets: Sequence[str] = (), env: Mapping[st
     tree = read_tree(name, problems)
     if tree is None or problems.is_fatal:
         raise problems.error()
+    return _loaded(tree, sets, variables, problems, name)
+
+
+def load_sets(sets: Sequence[str], env: Mapping[str, str] | None = None) -> LoadedRecipe:
+    """`load` without a file: the recipe that assignments make.
+
+    Raises:
+        RecipeInvalid, UsageError: as `load` does.
+    """
+    where = Origin("set", "--set")
+    return _loaded(Table({}, where), sets, os.environ if env is None else env, Problems(), where.source)
+
+
+def _loaded(
+    tree: Node, sets: Sequence[str], variables: Mapping[str, str], problems: Problems, name: str
+) -> LoadedRecipe:
     for layer in (environment_tree(variables, problems), sets_tree(sets, problems)):
         tree = merge(tree, layer)
     tree, broken = interpolate_tree(drop_ignored(tree), variables, problems)
@@ -137,4 +153,4 @@ def _prefixes(path: str) -> Iterable[str]:
     return (".".join(parts[:length]) for length in range(len(parts), 0, -1))
 
 
-__all__ = ["LoadedRecipe", "load", "recipe_digest"]
+__all__ = ["LoadedRecipe", "load", "load_sets", "recipe_digest"]

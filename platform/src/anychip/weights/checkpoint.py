@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -95,21 +95,55 @@ def _as_matrix(info: TensorInfo) -> TensorInfo:
     return replace(info, shape=(math.prod(info.shape[:-1]), info.shape[-1])) if len(info.shape) > 2 else info
 
 
+@dataclass(frozen=True)
+class Examined:
+    """What was found of a checkpoint that may be broken or of a model that is not supported.
+
+    Attributes:
+        path: the directory, or the .gguf file.
+        config: None where config.json is not read, or says what is not supported.
+        problems: everything that keeps it from being served.
+    """
+
+    path: Path
+    format: FormatName
+    opened: Opened
+    config: ModelConfig | None
+    problems: tuple[str, ...]
+
+    def close(self) -> None:
+        if self.opened.reader is not None:
+            self.opened.reader.close()
+
+
 def open_checkpoint(path: Path | str) -> Checkpoint:
     """Open a directory of safetensors, a directory with one .gguf file, or a .gguf file.
 
     Raises:
         CheckpointInvalid: with every problem that was found, before any memory is taken for weights.
     """
+    found = examine(path)
+    if found.problems or found.config is None:
+        found.close()
+        raise refuse(str(path), found.problems)
+    return Checkpoint(found.path, found.format, found.config, found.opened)
+
+
+def examine(path: Path | str) -> Examined:
+    """`open_checkpoint` without judging: what is there, and what is wrong with it.
+
+    Raises:
+        CheckpointInvalid: there is nothing that could be a checkpoint, or its files can't be read.
+    """
     path = Path(path)
     try:
-        return _opened(path)
+        return _examined(path)
     except OSError as error:  # of a folder, or of a file that went away meanwhile
         where = f"{error.filename}: " if error.filename else ""
         raise CheckpointInvalid(f"checkpoint {path}: {where}{error.strerror or error}") from error
 
 
-def _opened(path: Path) -> Checkpoint:
+def _examined(path: Path) -> Examined:
     format_name, file = _format(path)
     is_gguf = format_name == "gguf"
     opened = open_gguf(file) if is_gguf else open_directory(file)
@@ -117,6 +151,9 @@ def _opened(path: Path) -> Checkpoint:
     raw, given = opened.raw_config, file.name if is_gguf else None
     notes: list[str] = []
     config = parse_config(raw, opened.generation_config, problems, given, notes) if raw else None
+    opened = replace(opened, notes=(*opened.notes, *notes))
+    if len(problems) > len(opened.problems):
+        config = None
     # with a shard missing or cut, a list of the tensors that are missing too would only hide the reason
     if config is not None and not problems:
         config = config.for_tensors(opened.tensors)
@@ -125,11 +162,7 @@ def _opened(path: Path) -> Checkpoint:
         if not problems:
             problems += differing_copies(config.copies(), opened.tensors, opened.reader, SAMPLED_ROWS)
             config = with_end(config, opened.tokenizer)
-    if problems or config is None:
-        if opened.reader is not None:
-            opened.reader.close()
-        raise refuse(str(path), problems)
-    return Checkpoint(file, format_name, config, replace(opened, notes=(*opened.notes, *notes)))
+    return Examined(file, format_name, opened, config, tuple(problems))
 
 
 def _format(path: Path) -> tuple[FormatName, Path]:
@@ -162,4 +195,4 @@ def _check_dtypes(config: ModelConfig, tensors: Mapping[str, TensorInfo]) -> lis
     ]
 
 
-__all__ = ["Checkpoint", "TensorInfo", "TokenizerSource", "open_checkpoint"]
+__all__ = ["Checkpoint", "Examined", "TensorInfo", "TokenizerSource", "examine", "open_checkpoint"]
