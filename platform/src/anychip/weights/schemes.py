@@ -79,4 +79,4 @@ def choose(quantization: Quantization, storages: Collection[str], *, is_head: bo
     return Scheme(4, 4 * PACKED if quantization == "int4-128" else PACKED, has_minimum=True)
 
 
-__all__ = ["Part", "Quantization", "Scheme", "choose"]
+__all__ = ["EIGHT_BITS", "FOUR_BITS", "Part", "Quantization", "Scheme", "choose"]
