@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention.hpp"
+#include "recurrent.hpp"
 #include "rows.hpp"
 #include "sampling.hpp"
 
@@ -15,6 +16,7 @@ struct Kernels {
   void (*merge[kDTypes])(const Tile& tile, float* partials, std::int64_t count, std::int64_t stride);
   RowKernels rows;
   SamplingKernels sampling;
+  RecurrentKernels recurrent;
 };
 
 const Kernels* portable_kernels();

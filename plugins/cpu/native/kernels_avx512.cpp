@@ -9,6 +9,7 @@
 
 #include "attention_kernel.hpp"
 #include "dense_kernel.hpp"
+#include "recurrent_kernel.hpp"
 #include "rows_kernel.hpp"
 #include "sampling_kernel.hpp"
 
@@ -23,6 +24,7 @@ const Kernels* avx512_kernels() {
       {merge_partials<FloatEngine<float>>, merge_partials<FloatEngine<bf16>>, merge_partials<FloatEngine<half>>},
       rows::kKernels,
       sampling::kKernels,
+      recurrent::kKernels,
   };
   return &kernels;
 }

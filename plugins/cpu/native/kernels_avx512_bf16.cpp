@@ -8,6 +8,7 @@
 
 #include "attention_kernel.hpp"
 #include "dense_kernel.hpp"
+#include "recurrent_kernel.hpp"
 #include "rows_kernel.hpp"
 #include "sampling_kernel.hpp"
 
@@ -22,6 +23,7 @@ const Kernels* avx512_bf16_kernels() {
       {merge_partials<FloatEngine<float>>, merge_partials<PairEngine>, merge_partials<FloatEngine<half>>},
       rows::kKernels,
       sampling::kKernels,
+      recurrent::kKernels,
   };
   return &kernels;
 }

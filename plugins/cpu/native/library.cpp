@@ -151,6 +151,12 @@ EXPORT void anychip_cpu_gated(const anychip::GatedArgs* args) { anychip::gated(*
 
 EXPORT void anychip_cpu_argmax(const anychip::ArgmaxArgs* args) { anychip::argmax(*args); }
 
+// 0: done; 1: a slot is out of range, and nothing was written
+EXPORT std::int32_t anychip_cpu_convolve(const anychip::ConvolveArgs* args) { return !anychip::convolve(*args); }
+
+// likewise
+EXPORT std::int32_t anychip_cpu_delta(const anychip::DeltaArgs* args) { return !anychip::delta(*args); }
+
 EXPORT std::int32_t anychip_cpu_instruction_size() { return sizeof(anychip::Instruction); }
 
 // NULL: out of memory

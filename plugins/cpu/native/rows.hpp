@@ -44,7 +44,7 @@ struct HeadsArgs {
   std::int32_t dtype, head_dim, rotary_dim, page_size;
 };
 
-enum Gate : std::int32_t { kSilu = 0, kGelu = 1 };
+enum Gate : std::int32_t { kSilu = 0, kGelu = 1, kSigmoid = 2, kGates = 3 };
 
 struct GatedArgs {
   const void* gate;  // [rows, dim]

@@ -188,7 +188,9 @@ void gated_row(const T* x, const T* up, T* out, std::int64_t dim) {
 
 template <class T>
 void gated(const GatedArgs& args, std::int64_t begin, std::int64_t end) {
-  const auto one = args.kind == anychip::kSilu ? gated_row<T, silu> : gated_row<T, gelu>;
+  constexpr decltype(&gated_row<T, silu>) kRows[anychip::kGates] = {gated_row<T, silu>, gated_row<T, gelu>,
+                                                                    gated_row<T, sigmoid>};
+  const auto one = kRows[args.kind];
   for (std::int64_t row = begin; row < end; ++row)
     one(at<T>(args.gate, row * args.gate_stride), at<T>(args.up, row * args.up_stride), at<T>(args.out, row * args.dim),
         args.dim);

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from anychip_cpu import native
-from anychip_cpu.kernels import _natives, rope, rows, sampling
+from anychip_cpu.kernels import _natives, elementwise, rope, rows, sampling
 from anychip_cpu.kernels.attention import NativeAttention, PagedAttention
 from anychip_cpu.kernels.blocks import Mha, plain
 from anychip_sdk import CATALOGUE
@@ -55,7 +55,7 @@ def part_of(value, start, stop):
 @BUILT
 @pytest.mark.parametrize("instruction_set", SETS, indirect=True)
 @pytest.mark.parametrize("dtype", list(native.DTYPES))
-@pytest.mark.parametrize("op", ["rms_norm", "add_rms_norm", "silu_mul", "gelu_mul", "rope", "qk_norm_rope"])
+@pytest.mark.parametrize("op", ["rms_norm", "add_rms_norm", *elementwise.GATES, "rope", "qk_norm_rope"])
 def test_a_row_does_not_depend_on_its_mates_or_the_threads(instruction_set, op, dtype):
     args = random_case(op, dtype, 0, tokens=300, hidden=260, inner=260, heads=4, head_dim=64)
 
@@ -87,7 +87,7 @@ def test_a_sum_and_its_norm_have_the_bits_of_the_two_ops(dtype):
 @pytest.mark.parametrize("instruction_set", SETS, indirect=True)
 def test_gates_of_any_size_keep_their_precision(instruction_set):
     gate = torch.cat((torch.linspace(-85, 120, 3001), torch.tensor([-0.0, 0.0, 1e-30, -1e-30, 3e38, -3e38])))
-    for op in ("silu_mul", "gelu_mul"):
+    for op in elementwise.GATES:
         found = check_kernel(CATALOGUE[op], KERNELS[op], (gate, torch.ones_like(gate)), torch.float32)
         assert found.passed, (op, found)
 
@@ -100,7 +100,8 @@ def test_what_is_no_number_stays_one(instruction_set):
     ones = torch.ones(37)
     for out in (ROWS.rms_norm(x, ones, 1e-6), ROWS.add_rms_norm(x, x, ones, 1e-6)[0]):
         assert out.isnan().all(dim=1).tolist() == [False, True, False]
-    assert torch.equal(KERNELS["silu_mul"](x, x).isnan(), x.isnan())
+    for gate in ("silu_mul", "sigmoid_mul"):
+        assert torch.equal(KERNELS[gate](x, ones.expand(3, -1)).isnan(), x.isnan())
 
 
 @BUILT

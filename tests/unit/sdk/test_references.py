@@ -11,7 +11,9 @@ from anychip_sdk import CATALOGUE
 from anychip_sdk.ops import (
     add_rms_norm,
     cap_logits,
+    causal_conv_silu,
     ffn,
+    gated_delta_rule,
     gelu,
     gelu_mul,
     kv_write,
@@ -24,6 +26,7 @@ from anychip_sdk.ops import (
     rms_norm_offset,
     rope,
     scale,
+    sigmoid_mul,
     silu_mul,
 )
 from anychip_sdk.step import Paged
@@ -108,6 +111,7 @@ def test_activations_equal_their_formulas():
     inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
     torch.testing.assert_close(gelu(gate), 0.5 * gate * (1 + inner.tanh()))
     torch.testing.assert_close(gelu_mul(gate, up), gelu(gate) * up)
+    torch.testing.assert_close(sigmoid_mul(gate, up), up / (1 + (-gate).exp()))
 
 
 def test_ffn_is_down_of_silu_gate_times_up():
@@ -210,3 +214,38 @@ def test_references_take_caches_whose_memory_is_head_major(op):
     ]
     expected = op(*args)  # in place, but on tensors of its own
     torch.testing.assert_close(op(*moved), expected, equal_nan=True)
+
+
+def test_a_causal_convolution_equals_torch_s_with_zeros_in_front():
+    sizes = {"decode_rows": 0, "prefill_rows": 1, "context_min": 20}
+    args = list(random_case("causal_conv_silu", F64, seed=0, **sizes))
+    x, weight, bias, history, step, group = args
+    history = torch.zeros_like(history)
+    out, kept = causal_conv_silu(x, weight, bias, history, step, group)
+    padded = torch.nn.functional.pad(x.T.unsqueeze(0), (history.shape[1], 0))
+    summed = torch.nn.functional.conv1d(padded, weight.unsqueeze(1), bias, groups=x.shape[1])[0].T
+    torch.testing.assert_close(out, summed * summed.sigmoid())
+    assert torch.equal(kept[step.slotted(0).slots[0]], torch.cat((torch.zeros_like(history[0]), x))[-3:])
+
+
+def test_the_gated_delta_rule_equals_a_product_of_transition_matrices():
+    """S' = sum over tokens of (decay (1 - share k k')) ... applied to share v k', each from its token on."""
+    sizes = {"decode_rows": 0, "prefill_rows": 1, "context_min": 9, "context_max": 9, "key_heads": 2, "value_heads": 4}
+    args = list(random_case("gated_delta_rule", F64, seed=1, **sizes))
+    q, k, v, a, b, a_log, dt_bias, sums, step, eps, group = args
+    out, _ = gated_delta_rule(*args[:7], torch.zeros_like(sums), step, eps, group)
+    tokens, dim = len(q), q.shape[-1]
+    for head in range(4):
+        keys, queries = (
+            x[:, head // 2] / (x[:, head // 2].square().sum(-1, keepdim=True) + eps).sqrt() for x in (k, q)
+        )
+        decay = (-a_log[head].double().exp() * (1 + (a[:, head] + dt_bias[head]).exp()).log()).exp()
+        share = 1 / (1 + (-b[:, head]).exp())
+        for last in range(tokens):
+            total = torch.zeros(v.shape[-1], dtype=F64)
+            for first in range(last + 1):
+                moved = keys[first]
+                for t in range(first + 1, last + 1):
+                    moved = decay[t] * (moved - share[t] * keys[t] * (keys[t] @ moved))
+                total += share[first] * v[first, head] * (moved @ queries[last]) / dim**0.5
+            torch.testing.assert_close(out[last, head], total, rtol=1e-6, atol=1e-9)

@@ -98,6 +98,7 @@ class Library:
     Attributes:
         attention: takes the address of AttentionArgs, returns 0 when done.
         norm, heads, gated, argmax: take the bytes of their struct in rows.hpp; `heads` returns 0 when done.
+        convolve, delta: the same of recurrent.hpp; both return 0 when done.
         product: the same of products.hpp.
         plan_compact, pack_compact: the same of compact.hpp; `plan_compact` returns how many bytes are needed.
         program, run, free: the functions of program.hpp; `run` takes the program, StepArgs and each group's GroupArgs.
@@ -110,16 +111,18 @@ class Library:
         self.attention.argtypes, self.attention.restype = (ctypes.c_void_p,), ctypes.c_int32
         self.norm, self.heads = opened.anychip_cpu_norm, opened.anychip_cpu_heads
         self.gated, self.argmax = opened.anychip_cpu_gated, opened.anychip_cpu_argmax
+        self.convolve, self.delta = opened.anychip_cpu_convolve, opened.anychip_cpu_delta
         self.product = opened.anychip_cpu_product
         self.plan_compact, self.pack_compact = opened.anychip_cpu_plan_compact, opened.anychip_cpu_pack_compact
         self.sample, self.penalise = opened.anychip_cpu_sample, opened.anychip_cpu_penalise
         for function in (
             *(self.norm, self.heads, self.gated, self.argmax, self.product),
-            *(self.plan_compact, self.pack_compact, self.sample, self.penalise),
+            *(self.plan_compact, self.pack_compact, self.sample, self.penalise, self.convolve, self.delta),
         ):
             function.argtypes, function.restype = (ctypes.c_char_p,), None
         self.plan_compact.restype = ctypes.c_int64
-        self.heads.restype = self.product.restype = self.penalise.restype = ctypes.c_int32
+        for function in (self.heads, self.product, self.penalise, self.convolve, self.delta):
+            function.restype = ctypes.c_int32
         self.program, self.run, self.free = opened.anychip_cpu_program, opened.anychip_cpu_run, opened.anychip_cpu_free
         self.program.argtypes = (ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64)
         self.program.restype = ctypes.c_void_p

@@ -36,6 +36,7 @@ COMMON = (
     "penalties.cpp",
     "products.cpp",
     "program.cpp",
+    "recurrent.cpp",
     "rows.cpp",
     "sampling.cpp",
     "threads.cpp",

@@ -11,5 +11,6 @@ from anychip_sdk.ops.kv import *
 from anychip_sdk.ops.linear import *
 from anychip_sdk.ops.norm import *
 from anychip_sdk.ops.quantized import *
+from anychip_sdk.ops.recurrent import *
 from anychip_sdk.ops.rope import *
 from anychip_sdk.ops.sampling import *

@@ -122,6 +122,11 @@ class Op:
         return tuple(arg.name for arg in self.args if arg.state)
 
     @property
+    def keeps_slots(self) -> bool:
+        """Whether its states have an entry per sequence; else, if it has any, an entry per token."""
+        return any(arg.state and arg.shape[0] == "slots" for arg in self.args)
+
+    @property
     def step_index(self) -> int | None:
         """Which argument is the step; None where the op takes none."""
         return next((index for index, arg in enumerate(self.args) if arg.is_step), None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from anychip_sdk.step import Paged, Step
+from anychip_sdk.step import Paged, Slots, Step
 
 #: sizes that a case takes unless it is told others
 DIMENSIONS: Mapping[str, int] = {
@@ -33,8 +33,16 @@ DIMENSIONS: Mapping[str, int] = {
     "soft_cap": 0,  # of scores; 0: none
     "sinks": 0,  # 1: a score of each head beside those of its keys
     "block": 32,  # of activations that are rounded together; 0: the whole row
+    "slots": 9,
+    "channels": 37,
+    "taps": 3,
+    "key_heads": 2,
+    "value_heads": 4,
+    "key_dim": 16,
+    "value_dim": 24,
 }
 EPS = 1e-6
+_NO_LIMIT = 1 << 30  # of pages, where none are used
 Args = tuple[Any, ...]
 
 
@@ -109,12 +117,8 @@ class Case:
 
     def step(self) -> Step:
         """Decode and prefill rows as the sizes say."""
-        decode = [self._context(1) for _ in range(self["decode_rows"])]
-        prefill = []
-        for row in range(self["prefill_rows"]):
-            length = 1 + int(self.integers(1, below=self["context_max"]))
-            prefill.append((length, length if row % 2 else self._context(length)))
-        return random_step(self.generator, self["page_size"], self["pages"], decode, prefill, vocab=self["vocab"])
+        rows = self._rows()
+        return random_step(self.generator, self["page_size"], self["pages"], *rows, vocab=self["vocab"])
 
     def written(self) -> Step:
         """`tokens` first tokens of as many sequences, so that their slots lie all over the pool."""
@@ -142,6 +146,32 @@ class Case:
             positions=self.integers(tokens, below=self["positions"]),
             logit_rows=self.integers(rows, below=max(1, tokens)),
         )
+
+    def slotted_step(self) -> Step:
+        """Rows as those of `step`, each with a slot of its own and without pages."""
+        rows = self._rows()
+        step = random_step(self.generator, 1, _NO_LIMIT, *rows, vocab=self["vocab"], groups=0)
+        return replace(step, groups=(Slots(self.distinct(step.rows, self["slots"])),))
+
+    def slots(self, step: Step, *shape: int, scale: float = 1.0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """States of that shape: numbers of `dtype` where a row goes on, zeros where one begins, in float32.
+
+        Everywhere else: not a number.
+        """
+        held = torch.full((self["slots"], *shape), torch.nan)
+        rows = zip(step.slotted(0).slots.tolist(), step.query_lens_host, step.context_lens_host, strict=True)
+        for slot, length, context in rows:
+            held[slot] = self.floats(*shape, scale=scale, dtype=dtype).float() if length < context else 0.0
+        return held if self.dtype != torch.float64 else held.double()
+
+    def _rows(self) -> tuple[list[int], list[tuple[int, int]]]:
+        """The contexts of decode rows, and (queries, context) of prefill rows."""
+        decode = [self._context(1) for _ in range(self["decode_rows"])]
+        prefill = []
+        for row in range(self["prefill_rows"]):
+            length = 1 + int(self.integers(1, below=self["context_max"]))
+            prefill.append((length, length if row % 2 else self._context(length)))
+        return decode, prefill
 
     def _context(self, least: int) -> int:
         least = max(least, self["context_min"])

@@ -177,4 +177,17 @@ def _gelu_mul_is_silu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return (functional.silu(gate.float()) * up.float()).to(gate.dtype)
 
 
-__all__ = ["add", "cap_logits", "gelu", "gelu_mul", "mul", "scale", "silu", "silu_mul"]
+@op(GATE, UP, returns=OUT, error=ulps(3), checks=Checks(_halves, _plant_in_activation))
+def sigmoid_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """sigmoid(gate) * up, rounded once: the gate of an output."""
+    exact = accurate(gate.dtype)
+    return (torch.sigmoid(gate.to(exact)) * up.to(exact)).to(gate.dtype)
+
+
+@sigmoid_mul.mistake
+def _sigmoid_mul_is_silu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """The gate is multiplied by its sigmoid too."""
+    return (functional.silu(gate.float()) * up.float()).to(gate.dtype)
+
+
+__all__ = ["add", "cap_logits", "gelu", "gelu_mul", "mul", "scale", "sigmoid_mul", "silu", "silu_mul"]

@@ -47,7 +47,7 @@ def error_bounds(
     terms: Sequence[Terms | None] = make(*args) if make is not None else [None] * len(wanted)
     bounds = []
     for arg, want, term in zip(op.returns, wanted, terms, strict=True):
-        rounding = dtype if has_own_dtype(op) else result_dtype(op, arg, dtype)
+        rounding = dtype if has_own_dtype(op) and not arg.state else result_dtype(op, arg, dtype)
         if op.error.kind == "exact" or not rounding.is_floating_point:
             bounds.append(torch.zeros(want.shape, dtype=torch.float64))
         else:

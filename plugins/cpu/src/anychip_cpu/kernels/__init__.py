@@ -22,6 +22,7 @@ from anychip_cpu.kernels import (
 )
 from anychip_cpu.kernels.attention import NativeAttention, PagedAttention
 from anychip_cpu.kernels.drawing import Drawing
+from anychip_cpu.kernels.recurrent import Recurrent
 from anychip_cpu.kernels.rows import Rows
 from anychip_sdk.ops import apply_logit_bias
 from anychip_sdk.ops.quantized import BLOCK
@@ -70,7 +71,7 @@ def register(registry: Registrar) -> None:
         registry.register(
             name, kernel, dtypes=FLOATS, requires={**needs, **blocks_need}, prepares_weight=True, name="native"
         )
-    for name, kernel in {**_natives(rows), **_choosers(Drawing(loaded))}.items():
+    for name, kernel in {**_natives(rows), **_choosers(Drawing(loaded)), **_recurrent(Recurrent(loaded))}.items():
         registry.register(name, kernel, dtypes=FLOATS, requires=_absence(library), name="native")
     for name, kernel in _SIMPLE.items():
         registry.register(name, kernel, dtypes=FLOATS, name=name)
@@ -99,6 +100,10 @@ def _natives(rows: Rows) -> dict[str, KernelFunction]:
         "rope": rows.rope,
         **{name: rows.gated(name) for name in elementwise.GATES},
     }
+
+
+def _recurrent(states: Recurrent) -> dict[str, KernelFunction]:
+    return {"causal_conv_silu": states.causal_conv_silu, "gated_delta_rule": states.gated_delta_rule}
 
 
 def _register_dense(registry: Registrar, products: dense.Dense, attention: NativeAttention, rows: Rows) -> None:

@@ -33,6 +33,10 @@ def gelu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return functional.gelu(gate, approximate="tanh").mul_(up)
 
 
+def sigmoid_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    return gate.sigmoid().mul_(up)
+
+
 def silu(x: torch.Tensor) -> torch.Tensor:
     return functional.silu(x)
 
@@ -64,9 +68,23 @@ OPS: Mapping[str, Elementwise] = {
     "gelu_mul": Elementwise(gelu_mul, 1),
     "mul": Elementwise(mul, None),
     "scale": Elementwise(scale, None),
+    "sigmoid_mul": Elementwise(sigmoid_mul, 2),
     "silu": Elementwise(silu, None),
     "silu_mul": Elementwise(silu_mul, 0),
 }
 GATES: Mapping[str, int] = {name: one.gate for name, one in OPS.items() if one.gate is not None}
 
-__all__ = ["GATES", "OPS", "Elementwise", "add", "cap_logits", "gelu", "gelu_mul", "mul", "scale", "silu", "silu_mul"]
+__all__ = [
+    "GATES",
+    "OPS",
+    "Elementwise",
+    "add",
+    "cap_logits",
+    "gelu",
+    "gelu_mul",
+    "mul",
+    "scale",
+    "sigmoid_mul",
+    "silu",
+    "silu_mul",
+]

@@ -242,6 +242,7 @@ _CHOICE = "it chooses tokens, outside the model's graph"
 #: the other ops of the catalogue, and why there is none
 NO_INSTRUCTION: Mapping[str, str] = {
     **dict.fromkeys(("apply_logit_bias", "apply_penalties", "argmax", "sample"), _CHOICE),
+    **dict.fromkeys(("causal_conv_silu", "gated_delta_rule"), "it works on slots"),
     **dict.fromkeys(("layer_norm", "rms_norm_offset"), _NO_KERNEL),
     **{name: _NO_KERNEL for name in OPS if name not in WRITERS},
 }

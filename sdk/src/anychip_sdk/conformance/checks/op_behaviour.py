@@ -14,12 +14,12 @@ import torch
 from anychip_sdk.conformance.context import Context
 from anychip_sdk.conformance.requirements import Case, Violation, expect, requirement
 from anychip_sdk.conformance.trial import op_cases
-from anychip_sdk.conformance.trial.op_cases import BATCH_OPS, HEAD_OPS, IN_PLACE, per_op
+from anychip_sdk.conformance.trial.op_cases import BATCH_OPS, HEAD_OPS, IN_PLACE, SLOT_OPS, per_op
 from anychip_sdk.conformance.trial.oracle import call, judge, launch, on_host, run, same_bits
 from anychip_sdk.conformance.trial.placing import Placed, check_places, placed
 from anychip_sdk.conformance.trial.trials import Trial, resolved, trial
 from anychip_sdk.ops.base import CATALOGUE
-from anychip_sdk.step import Paged, Step
+from anychip_sdk.step import GroupEntry, Paged, Slots, Step
 
 Results = tuple[torch.Tensor, ...]
 #: ops whose result rows each depend on one row of the arguments
@@ -28,6 +28,10 @@ ROW_OPS = tuple(
     for name in sorted(CATALOGUE)
     if name not in (*IN_PLACE, *BATCH_OPS, "select_rows", "embedding", "rope", "qk_norm_rope")
 )
+
+
+#: ops whose results for one of the step's rows depend on that row alone
+STEP_ROW_OPS = ("paged_attention", *SLOT_OPS)
 
 
 @requirement(
@@ -106,18 +110,20 @@ def runs_are_bit_equal(context: Context, case: Case) -> None:
     level="MUST",
     text="Where batch invariance is claimed, a row's bits MUST NOT depend on how many rows there are, or which.",
     needs=("batch_invariant",),
-    cases=per_op(only=(*ROW_OPS, "paged_attention")),
+    cases=per_op(only=(*ROW_OPS, *STEP_ROW_OPS)),
 )
 def rows_do_not_depend_on_company(context: Context, case: Case) -> None:
     op, dtype = case.params["op"], case.params["dtype"]
     rows = 64
     sizes = {**op_cases.usual(op), "tokens": rows, "rows": rows}
-    if op == "paged_attention":
-        sizes.update(decode_rows=8, prefill_rows=2, pages=64)
+    if op in STEP_ROW_OPS:
+        sizes.update(decode_rows=8, prefill_rows=2, pages=64, slots=12)
         rows = 10
     one = trial(context, op, dtype, sizes)
     _compare_company(context, one, rows, [[0], [rows // 2], list(range(5)), _reversed(one, rows)])
-    if CATALOGUE[op].weights:  # sums of many products are split where there are few rows; rarely does a bit show it
+    if (
+        CATALOGUE[op].weights and op not in STEP_ROW_OPS
+    ):  # sums of many products are split where there are few rows; rarely does a bit show it
         one = trial(context, op, dtype, {**sizes, "hidden": 1536, "inner": 66, "out": 576}, "long")
         _compare_company(context, one, rows, [[row] for row in range(context.scaled(8, rows))])
 
@@ -128,9 +134,11 @@ def _compare_company(context: Context, one: Trial, rows: int, parts: Sequence[li
     for chosen in parts:
         part, kept = _part(context, one, chosen)
         for arg, got, full in zip(one.op.returns, run(context, part), whole, strict=True):
-            if not same_bits(got, full[kept]):
+            at = part.named()["step"].slotted(0).slots if arg.state else kept
+            mine = got[at] if arg.state else got
+            if not same_bits(mine, full[at]):
                 message = f"{one}: rows {chosen} of '{arg.name}' have other bits alone than among {rows}"
-                raise Violation(message, **part.named(), got=got, expected=full[kept])
+                raise Violation(message, **part.named(), got=mine, expected=full[at])
 
 
 @requirement(
@@ -226,7 +234,10 @@ def _expect_rest_untouched(one: Trial, got: Results) -> None:
         old = before[arg.name]
         left = (want == old) | (want.isnan() & old.isnan())
         if arg.state and one.op.step_index is not None:  # a new value may equal the old one by chance
-            left.view(-1, *left.shape[2:])[before["step"].paged(before["group"]).slots] = False
+            if one.op.keeps_slots:
+                left[before["step"].slotted(before["group"]).slots] = False
+            else:
+                left.view(-1, *left.shape[2:])[before["step"].paged(before["group"]).slots] = False
         wrong = left & ~((value == old) | (value.isnan() & old.isnan()))
         if bool(wrong.any()):
             at = wrong.nonzero()[0].tolist()
@@ -238,22 +249,21 @@ def _part(context: Context, one: Trial, chosen: list[int]) -> tuple[Trial, torch
     """The trial of some rows only, and which rows of the results they are."""
     rows = torch.tensor(chosen)
     args: list[Any] = list(one.args)
-    if one.op.name == "paged_attention":
-        step: Step = args[3]
+    kept = rows
+    if one.op.step_index is not None:
+        step: Step = args[one.op.step_index]
         starts = step.query_start.tolist()
         kept = torch.cat([torch.arange(starts[row], starts[row + 1]) for row in chosen])
-        args[0], args[3] = args[0][kept], _rows_of(step, chosen, kept)
-    else:
-        kept = rows
-        for i, arg in enumerate(one.op.args):
-            if arg.shape[:1] in (("tokens",), ("rows",), ("...",)):
-                args[i] = args[i][rows]
+        args[one.op.step_index] = _rows_of(step, chosen, kept)
+    for i, arg in enumerate(one.op.args):
+        if arg.shape[:1] in (("tokens",), ("rows",), ("...",)):
+            args[i] = args[i][kept]
     return resolved(context, one.op.name, one.dtype, args, one.sizes), kept
 
 
 def _reversed(one: Trial, rows: int) -> list[int]:
     """All rows from the last to the first, but those of one query before those of a prompt."""
-    decode = one.args[3].decode_rows if one.op.name == "paged_attention" else 0
+    decode = 0 if one.op.step_index is None else one.args[one.op.step_index].decode_rows
     return [*range(decode - 1, -1, -1), *range(rows - 1, decode - 1, -1)]
 
 
@@ -263,7 +273,6 @@ def _rows_of(step: Step, chosen: list[int], kept: torch.Tensor) -> Step:
     decode = 0
     while decode < len(chosen) and chosen[decode] < step.decode_rows:
         decode += 1
-    entry = step.paged(0)
     starts = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
     return dataclasses.replace(
         step,
@@ -272,11 +281,17 @@ def _rows_of(step: Step, chosen: list[int], kept: torch.Tensor) -> Step:
         query_start=starts,
         context_lens=step.context_lens[chosen],
         logit_rows=(starts[1:] - 1).long(),
-        groups=(Paged(entry.page_table[chosen], entry.slots[kept]),),
+        groups=tuple(_entry_of(entry, chosen, kept) for entry in step.groups),
         decode_rows=decode,
         query_lens_host=lengths,
         context_lens_host=tuple(step.context_lens_host[row] for row in chosen),
     )
+
+
+def _entry_of(entry: GroupEntry, chosen: list[int], kept: torch.Tensor) -> GroupEntry:
+    if isinstance(entry, Paged):
+        return Paged(entry.page_table[chosen], entry.slots[kept])
+    return Slots(entry.slots[chosen])
 
 
 @contextmanager

@@ -14,10 +14,12 @@ from anychip_sdk.testing.bounds import has_own_dtype
 
 Sizes = Mapping[str, int]
 
-#: ops over heads and pages; their classes are those of `geometries`
-HEAD_OPS = ("kv_write", "mha", "paged_attention", "qk_norm_rope", "rope")
+#: ops over states in slots
+SLOT_OPS = tuple(name for name, op in sorted(CATALOGUE.items()) if op.keeps_slots)
+#: ops over heads, pages and slots; their classes are those of `geometries`
+HEAD_OPS = ("kv_write", "mha", "paged_attention", "qk_norm_rope", "rope", *SLOT_OPS)
 #: with a batch of sequences, which is never empty
-BATCH_OPS = ("mha", "paged_attention")
+BATCH_OPS = ("mha", "paged_attention", *SLOT_OPS)
 #: ops over float32 logits
 LOGIT_OPS = ("apply_logit_bias", "apply_penalties", "argmax", "cap_logits", "sample")
 IN_PLACE = tuple(name for name, op in CATALOGUE.items() if op.mutated)
@@ -36,6 +38,10 @@ HEAD_DIMS = (64, 80, 96, 128)
 PAGE_SIZES = (1, 16, 64, 128)
 CONTEXTS = (1, 15, 16, 17, 31, 33, 127, 129)
 WINDOWS = (1, 5, 16, 100)
+#: (key_heads, value_heads) and (key_dim, value_dim) of recurrent layers
+STATE_HEADS = ((1, 1), (2, 2), (2, 4), (1, 3), (4, 16))
+STATE_DIMS = ((16, 16), (64, 64), (128, 128), (32, 48), (7, 19))
+CONVOLUTIONS = ({"taps": 1, "channels": 1}, {"taps": 2, "channels": 16}, {"taps": 3, "channels": 129}, {"taps": 7})
 
 
 class Geometry(NamedTuple):
@@ -101,6 +107,8 @@ def geometry_classes(op: Op, claims: Claims, level: Level) -> Iterable[str]:
 def geometries(op: str, level: Level) -> tuple[Geometry, ...]:
     """Heads and their dimensions, page sizes, contexts, windows, caps, sinks, rotary dimensions: as the op has them."""
     thorough = level != "smoke"
+    if op in SLOT_OPS:
+        return _slot_geometries()
     dims = (*HEAD_DIMS, *((32, 256) if thorough else ()))
     usual = {"head_dim": 64, "page_size": 16, "pages": 32, "hidden": 64, "tokens": 9}
     found = [
@@ -122,6 +130,18 @@ def geometries(op: str, level: Level) -> tuple[Geometry, ...]:
         scores = ({"soft_cap": 2}, {"sinks": 1}, {"soft_cap": 3, "sinks": 1, "window": 16})
         found.append(Geometry("scores", tuple({**_paged(usual, 16, 140), **one} for one in scores)))
     return tuple(found)
+
+
+def _slot_geometries() -> tuple[Geometry, ...]:
+    alone = ({"decode_rows": 1, "prefill_rows": 0}, {"decode_rows": 0, "prefill_rows": 1})
+    dims = tuple({"key_dim": key, "value_dim": value} for key, value in STATE_DIMS)
+    return (
+        Geometry("groups", tuple({"key_heads": keys, "value_heads": values} for keys, values in STATE_HEADS)),
+        Geometry("head-dims", dims),
+        Geometry("convolutions", CONVOLUTIONS),
+        Geometry("contexts", tuple({"context_min": one, "context_max": one} for one in (1, 2, 3, 4, 5, 70))),
+        Geometry("one-row", alone),
+    )
 
 
 def _paged(usual: Sizes, page_size: int, context_max: int) -> Sizes:
@@ -161,6 +181,7 @@ __all__ = [
     "IN_PLACE",
     "LOGIT_OPS",
     "PAGE_SIZES",
+    "SLOT_OPS",
     "Geometry",
     "Sizes",
     "empties",

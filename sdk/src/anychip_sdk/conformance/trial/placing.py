@@ -95,11 +95,15 @@ def guarded(value: torch.Tensor, device: torch.device, shift: int = 0) -> Guarde
 def _pool_for(context: Context, one: Trial) -> KVPool:
     """A pool of one layer that holds the trial's states."""
     given = one.named()
-    entries = {name: given[name].shape for name in one.op.states}
-    pages, page_size, *_ = next(iter(entries.values()))
-    tensors = tuple(StateTensor(name, tuple(shape[2:])) for name, shape in entries.items())
+    entries = {name: given[name] for name in one.op.states}
+    first = next(iter(entries.values()))
+    if one.op.keeps_slots:
+        tensors = tuple(StateTensor(name, tuple(value.shape[1:]), value.dtype) for name, value in entries.items())
+        group = StateGroup(StateSpec("trial", "slot", tensors), 1)
+        return make_pool(context, 1, page_size=1, groups=(group,), dtype=one.dtype, slots=len(first))
+    tensors = tuple(StateTensor(name, tuple(value.shape[2:])) for name, value in entries.items())
     group = StateGroup(StateSpec("trial", "paged", tensors), 1)
-    return make_pool(context, pages, page_size=page_size, groups=(group,), dtype=one.dtype)
+    return make_pool(context, len(first), page_size=first.shape[1], groups=(group,), dtype=one.dtype)
 
 
 def keys_and_values(kv_heads: int, head_dim: int, layers: int = 1, window: int | None = None) -> StateGroup:
