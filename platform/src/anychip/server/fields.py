@@ -80,13 +80,13 @@ class FieldSorter:
 
     def sort(self, value: Mapping[str, object], model: type[Body], path: str = "") -> dict[str, object]:
         """The fields that the model has, without nulls, and those of the bodies within."""
-        kept = {}
+        kept, bodies = {}, bodies_in(model)
         for name, given in value.items():
             where = path + name[:SHOWN_CHARS]
             if given is None or name in model.ignored:
                 continue
             if name in model.model_fields:
-                kept[name] = self._inner(given, body_in(model.model_fields[name].annotation), where)
+                kept[name] = self._inner(given, bodies[name], where)
             elif name in model.unsupported:
                 if not _is_neutral(given, model.unsupported[name]):
                     said = f"{where}: not supported by this version; leave it out"
@@ -114,6 +114,11 @@ class FieldSorter:
 
 
 @cache
+def bodies_in(model: type[Body]) -> Mapping[str, type[Body] | None]:
+    """By field, the body of which it holds one, or a list."""
+    return {name: body_in(field.annotation) for name, field in model.model_fields.items()}
+
+
 def body_in(annotation: object) -> type[Body] | None:
     """The body of which a field holds one, or a list."""
     if inspect.isclass(annotation) and issubclass(annotation, Body):
@@ -141,4 +146,4 @@ def _suggestion(name: str, model: type[Body]) -> str:
     return f". Did you mean {near[0]}?" if near else ""
 
 
-__all__ = ["Body", "FieldSorter", "Problem", "body_in", "without_nulls"]
+__all__ = ["Body", "FieldSorter", "Problem", "bodies_in", "without_nulls"]

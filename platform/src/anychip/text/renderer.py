@@ -144,7 +144,7 @@ class _Process:
 
 def _encoded(variables: Mapping[str, object]) -> bytes:
     try:
-        request = marshal.dumps(variables)
+        request = marshal.dumps(dict(variables))
     except (ValueError, RecursionError) as error:
         raise TemplateRefused(f"what the chat template would be given is no plain data: {error}") from error
     if len(request) > MAX_FRAME_BYTES:

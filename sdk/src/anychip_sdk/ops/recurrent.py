@@ -28,7 +28,7 @@ VALUES = ("tokens", "value_heads", "value_dim")
 PER_HEAD = ("tokens", "value_heads")
 
 
-class Span(NamedTuple):
+class _Span(NamedTuple):
     """A row of a step: its slot and its tokens."""
 
     slot: int
@@ -36,11 +36,11 @@ class Span(NamedTuple):
     stop: int
 
 
-def spans(step: Step, group: int) -> list[Span]:
+def _spans(step: Step, group: int) -> list[_Span]:
     """The rows of a step over a group of slots."""
     found, start = [], 0
     for slot, count in zip(step.slotted(group).slots.tolist(), step.query_lens_host, strict=True):
-        found.append(Span(slot, start, start + count))
+        found.append(_Span(slot, start, start + count))
         start += count
     return found
 
@@ -63,10 +63,10 @@ def _conv_terms(
     return [Terms(out * weight.shape[1] ** 0.5), Terms(torch.zeros_like(history))]
 
 
-def _seen(x: torch.Tensor, history: torch.Tensor, step: Step, group: int) -> Iterator[tuple[Span, torch.Tensor]]:
+def _seen(x: torch.Tensor, history: torch.Tensor, step: Step, group: int) -> Iterator[tuple[_Span, torch.Tensor]]:
     """Each row, and its tokens behind what its slot holds: [taps + tokens, channels]."""
     exact = accurate(x.dtype)
-    for row in spans(step, group):
+    for row in _spans(step, group):
         yield row, torch.cat((history[row.slot].to(exact), x[row.start : row.stop].to(exact)))
 
 
@@ -117,7 +117,7 @@ def _conv_pads_each_chunk(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, history: torch.Tensor, step: Step, group: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A chunk begins as a sequence does, with zeros before its first token."""
-    for row in spans(step, group):
+    for row in _spans(step, group):
         history[row.slot] = 0
     out, kept = causal_conv_silu.reference(x, weight, bias, history, step, group)
     return out, kept
@@ -130,7 +130,7 @@ def _conv_forgets_behind_one_token(
     """A row of one token writes it over the oldest one, and moves no other."""
     before = history.clone()
     out, kept = causal_conv_silu.reference(x, weight, bias, history, step, group)
-    for row in spans(step, group):
+    for row in _spans(step, group):
         if row.stop - row.start == 1:
             history[row.slot] = before[row.slot]
             history[row.slot, 0] = x[row.start].to(history.dtype)
@@ -169,7 +169,7 @@ def _unit(x: torch.Tensor, eps: float) -> torch.Tensor:
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + eps)
 
 
-def _moved(inputs: _Inputs, sums: torch.Tensor, row: Span) -> Iterator[tuple[int, torch.Tensor]]:
+def _moved(inputs: _Inputs, sums: torch.Tensor, row: _Span) -> Iterator[tuple[int, torch.Tensor]]:
     """Each of a row's tokens, and the state [value_heads, key_dim, value_dim] behind it."""
     for token in range(row.start, row.stop):
         sums = sums * inputs.decay[token][:, None, None]
@@ -208,7 +208,7 @@ def _delta_terms(*args: Any) -> list[Terms]:
     inputs = _inputs(q, k, v, a, b, a_log, dt_bias, eps)
     depth = sums.shape[2] ** 0.5
     out, kept = torch.zeros_like(inputs.v), torch.zeros_like(sums)
-    for row in spans(step, group):
+    for row in _spans(step, group):
         size = sums[row.slot].square().sum(1).sqrt()
         added = torch.zeros_like(size)
         for token, moved in _moved(inputs, sums[row.slot], row):
@@ -263,7 +263,7 @@ def gated_delta_rule(
     """
     inputs = _inputs(q, k, v, a, b, a_log, dt_bias, eps)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    for row in spans(step, group):
+    for row in _spans(step, group):
         for token, moved in _moved(inputs, sums[row.slot].to(inputs.v.dtype), row):
             out[token] = (moved * inputs.q[token].unsqueeze(-1)).sum(1)
         sums[row.slot] = moved.to(sums.dtype)
@@ -287,7 +287,7 @@ def _delta_reads_before_it_decays(
     """What a key reads is the state before the decay."""
     inputs = _inputs(q, k, v, a, b, a_log, dt_bias, eps)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    for row in spans(step, group):
+    for row in _spans(step, group):
         moved = sums[row.slot].to(inputs.v.dtype)
         for token in range(row.start, row.stop):
             key = inputs.k[token].unsqueeze(-1)
