@@ -39,14 +39,33 @@ def run(store):
     return apply_it
 
 
+_HOLDS = """
+import signal, sys, threading
+from pathlib import Path
+from anychip.deploy.state import Store
+
+asked, enough = [], threading.Event()
+
+def listen(*_):
+    asked.append(1)
+    if len(asked) == int(sys.argv[2]):
+        enough.set()
+
+if int(sys.argv[2]):
+    signal.signal(signal.SIGUSR1, listen)
+with Store(Path(sys.argv[1])).lock("svc"):
+    print("held", flush=True)
+    if int(sys.argv[2]):
+        enough.wait()
+    else:
+        sys.stdin.read()
+"""
+
+
 @contextlib.contextmanager
-def lock_held_elsewhere(store):
-    """Another process that holds the lock of `svc` until its standard input ends."""
-    code = (
-        "import sys; from pathlib import Path; from anychip.deploy.state import Store\n"
-        "with Store(Path(sys.argv[1])).lock('svc'):\n    print('held', flush=True); sys.stdin.read()\n"
-    )
-    command = [sys.executable, "-c", code, str(store.home)]
+def lock_held_elsewhere(store, asked=0):
+    """Another process that holds the lock of `svc`, until it was asked so often, or its standard input ends."""
+    command = [sys.executable, "-c", _HOLDS, str(store.home), str(asked)]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as other:
         assert other.stdout.readline() == b"held\n"

@@ -135,6 +135,42 @@ def test_a_command_that_holds_the_lock_and_does_not_listen_is_waited_for(store, 
         assert services.down(store, "svc") == "unchanged"
 
 
+def test_a_command_that_listens_is_asked_to_give_way_until_it_does(store, monkeypatch):
+    """The first time may be lost in a place that swallows what its handler raises."""
+    monkeypatch.setattr(services, "ASK_AGAIN_S", 0.05)
+    with lock_held_elsewhere(store, asked=3) as other:
+        assert services.down(store, "svc") == "cancelled"
+        assert other.wait(20) == 0
+
+
+def test_a_command_that_ends_as_it_is_asked_is_nothing_to_tell(store, monkeypatch):
+    def ended(pid, number):
+        raise ProcessLookupError
+
+    with lock_held_elsewhere(store, asked=1) as other:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "kill", ended)
+            patched.setattr(services, "GIVE_WAY_S", 0.2)
+            with pytest.raises(StateLocked):
+                services.down(store, "svc")
+        assert services.down(store, "svc") == "cancelled"
+        assert other.wait(20) == 0
+
+
+def test_a_service_that_is_applied_for_the_first_time_is_known_while_its_command_lives(store):
+    with lock_held_elsewhere(store) as other:
+        assert services.pick(store, None) == "svc"
+        status = status_of(store, "svc")
+        assert (status.condition, status.revision, status.pid) == ("loading", 0, None)
+        assert f"process {other.pid} on " in status.detail
+        other.stdin.close()
+        other.wait(20)
+    with pytest.raises(UsageError, match="no service 'svc'"):
+        services.pick(store, "svc")
+    with pytest.raises(UsageError):
+        status_of(store, "svc")
+
+
 def test_an_interrupted_down_is_told_by_status(tmp_path, store, run, monkeypatch):
     applied = run(write_recipe(tmp_path, port=free_port()))
 

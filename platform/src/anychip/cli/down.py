@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _SAID = {
     "stopped": "stopped",
+    "cancelled": "stopped; the apply of it that was under way was cancelled",
     "cleaned": "had ended by itself; cleaned up",
     "unchanged": "does not run",
     "failed": "could not be ended in order",

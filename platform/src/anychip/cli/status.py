@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
 
 from anychip.cli.output import Output, OutputOption, emit, table
+from anychip_sdk.errors import UsageError
 
 if TYPE_CHECKING:
     from anychip.deploy.status import ServiceStatus
@@ -29,8 +31,13 @@ def status(
 
     store = Store(home())
     running = running_services(store.home)
-    chosen = names(store, running) if name is None else (pick(store, name),)
-    found = [status_of(store, one, running) for one in chosen]
+    if name is not None:
+        found = [status_of(store, pick(store, name), running)]
+    else:
+        found = []
+        for one in names(store, running):
+            with contextlib.suppress(UsageError):  # its first apply has ended meanwhile, and left nothing
+                found.append(status_of(store, one, running))
     emit({"services": [one.to_json() for one in found]}, output, text=_text(found))
 
 

@@ -58,8 +58,8 @@ def look(store: Store, name: str, running: Mapping[str, Sequence[Running]] | Non
 
 
 def names(store: Store, running: Mapping[str, Sequence[Running]]) -> Sequence[str]:
-    """Every service that has a state or a process."""
-    return sorted({*store.names(), *running})
+    """Every service that has a state or a process, or is being applied for the first time."""
+    return sorted({*store.names(), *running, *store.names_held()})
 
 
 def _corrected(store: Store, name: str, written: ServiceState | None, processes: Sequence[Running]) -> ServiceState:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -18,8 +19,9 @@ from anychip.deploy.running import Running, running_services
 from anychip.deploy.state import ServiceState, Store
 from anychip_sdk.errors import PreconditionFailed, StateLocked, UsageError
 
-Ending = Literal["stopped", "cleaned", "unchanged"]
+Ending = Literal["stopped", "cancelled", "cleaned", "unchanged"]
 GIVE_WAY_S = 45.0  #: how long a command may take to undo what it does
+ASK_AGAIN_S = 5.0  #: what asked it to may be lost, where its handler's exception is swallowed
 POLL_S = 0.05
 
 
@@ -49,27 +51,28 @@ def pick(store: Store, name: str | None) -> str:
 def down(store: Store, name: str) -> Ending:
     """End a service, and an apply of it that is under way; only its log, state and revisions stay on the machine.
 
-    A damaged state is put aside.
+    A damaged state is put aside. Returns "cancelled" where an apply was told to give way, whatever else was ended.
 
     Raises:
         StateLocked: another command changes it, and does not give way.
         PreconditionFailed: it was ended, but that can't be noted.
     """
-    with _lock(store, name):
+    with _lock(store, name) as has_cancelled:
         known = look(store, name)
         if known.state is not None and known.is_running and known.damage is None:
             with contextlib.suppress(PreconditionFailed):  # told again below
                 store.write(msgspec.structs.replace(known.state, status="stopped", successor=0))
         ended = _end_all(store, name, known.running)
         log_pipe.wait_until_complete(store.files(name).log)
+        outcome: Ending = "cancelled" if has_cancelled else "stopped" if ended else "cleaned"
         if known.damage is not None:
             store.set_aside(name)
-            return "stopped" if ended else "cleaned"
+            return outcome
         state = known.state
         if state is None or (state.process is None and state.status != "loading" and not state.successor):
-            return "stopped" if ended else "unchanged"
+            return "unchanged" if outcome == "cleaned" else outcome
         store.write(msgspec.structs.replace(state, status="stopped", process=None, successor=0))
-        return "stopped" if ended else "cleaned"
+        return outcome
 
 
 def finish(store: Store, state: ServiceState) -> None:
@@ -113,10 +116,13 @@ def _end_all(store: Store, name: str, running: Sequence[Running]) -> bool:
 
 
 @contextlib.contextmanager
-def _lock(store: Store, name: str) -> Iterator[None]:
-    """The lock; an apply that holds it is asked to give way, and any other command is waited for."""
+def _lock(store: Store, name: str) -> Iterator[bool]:
+    """The lock; an apply that holds it is asked to give way, and any other command is waited for.
+
+    Gives whether an apply was asked.
+    """
     deadline_s = time.monotonic() + GIVE_WAY_S
-    asked: set[int] = set()
+    asked_s: dict[int, float] = {}
     with contextlib.ExitStack() as stack:
         while True:
             try:
@@ -127,11 +133,20 @@ def _lock(store: Store, name: str) -> Iterator[None]:
                 is_self = holder is not None and holder.process.pid == os.getpid()
                 if time.monotonic() >= deadline_s or is_self:
                     raise
-                if holder is not None and holder.is_cancellable and holder.process.pid not in asked:
-                    asked.add(holder.process.pid)
-                    os.kill(holder.process.pid, CANCEL)
+                if holder is not None and holder.is_cancellable:
+                    _ask(holder.process.pid, asked_s)
                 time.sleep(POLL_S)
-        yield
+        yield bool(asked_s)
+
+
+def _ask(pid: int, asked_s: dict[int, float]) -> None:
+    """Ask a command to give way, now and then."""
+    now_s = time.monotonic()
+    if now_s - asked_s.get(pid, -math.inf) < ASK_AGAIN_S:
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended, or is another user's
+        os.kill(pid, CANCEL)
+        asked_s[pid] = now_s
 
 
 __all__ = ["Ending", "down", "finish", "pick", "require_living", "service_on"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Literal
@@ -91,14 +91,15 @@ class Store:
         Raises:
             PreconditionFailed: the folder can't be read, or a file is in its place.
         """
-        folder = self.home / "services"
-        try:
-            found = os.listdir(folder)
-        except FileNotFoundError:
-            return ()
-        except OSError as error:
-            raise storage.unusable(folder, "can't be read", error) from error
-        return tuple(sorted(name for name in found if os.path.lexists(self.files(name).state)))
+        return tuple(name for name in self._folders() if os.path.lexists(self.files(name).state))
+
+    def names_held(self) -> tuple[str, ...]:
+        """Every service that a living command of this machine changes.
+
+        Raises:
+            PreconditionFailed: the folder can't be read, or a file is in its place.
+        """
+        return tuple(name for name in self._folders() if self.holder(name) is not None)
 
     def read(self, name: str) -> ServiceState | None:
         """The service's state; None where it was never applied.
@@ -113,6 +114,15 @@ class Store:
         if state.name != name:
             raise IntegrityFailed(f"{path} is damaged: it is of service '{state.name}'")
         return state
+
+    def _folders(self) -> Sequence[str]:
+        folder = self.home / "services"
+        try:
+            return sorted(os.listdir(folder))
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise storage.unusable(folder, "can't be read", error) from error
 
     def write(self, state: ServiceState) -> ServiceState:
         """Replace the service's state; returns it with the next serial."""

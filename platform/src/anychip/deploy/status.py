@@ -59,7 +59,7 @@ def status_of(store: Store, name: str, running: Mapping[str, Sequence[Running]] 
         running: what `running_services` found, if it was asked already.
     """
     known = look(store, name, running)
-    if known.state is None and known.damage is None:
+    if known.state is None and known.damage is None and known.holder is None:
         raise UsageError(f"no service '{name}'")
     said = [] if known.damage is None else [known.damage.message]
     said += [f"{known.holder} is changing it"] if known.holder is not None else []
@@ -71,8 +71,8 @@ def status_of(store: Store, name: str, running: Mapping[str, Sequence[Running]] 
 def _status(store: Store, known: Known) -> ServiceStatus:
     log_path = str(store.files(known.name).log)
     state = known.state
-    if state is None:
-        return ServiceStatus(known.name, "damaged", log_path=log_path)
+    if state is None:  # nothing was started yet, where nothing is damaged
+        return ServiceStatus(known.name, "damaged" if known.damage is not None else "loading", log_path=log_path)
     status = ServiceStatus(
         known.name,
         "stopped",

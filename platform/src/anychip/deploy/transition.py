@@ -161,7 +161,8 @@ class Transition:
     def _undo(self, error: BaseException, started: Started | None) -> str:
         """Leave things as they were, whatever else goes wrong; returns what to tell of the predecessor."""
         with undisturbed():
-            self._settings.reporter.done()
+            with contextlib.suppress(OSError):  # the terminal is gone
+                self._settings.reporter.done()
             is_cancelled = isinstance(error, Interrupted) and error.number == CANCEL
             before = self._before
             if before is None or self._restore is None or is_cancelled:
@@ -184,7 +185,7 @@ class Transition:
         """Note what is left where nothing has to be brought back."""
         before = self._before
         if before is None:
-            self._note(msgspec.structs.replace(self._new, status="failed"))
+            self._note(msgspec.structs.replace(self._new, status="stopped" if is_cancelled else "failed"))
             return ""
         if self._restore is not None and is_cancelled:  # the other command ends the service in any case
             for one in before.processes:
