@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -76,3 +78,22 @@ def test_a_recipe_whose_name_is_no_utf_8_is_applied_and_shown(tmp_path, home, st
     assert json.loads(out[out.index("{\n") :])["services"][0]["recipe_path"] == str(path)
     assert main(["apply", str(path.with_name("gone" + path.name))]) == 3
     assert "gonecaf\\udce9.yaml" in capsys.readouterr().err
+
+
+def ended(*arguments, **streams):
+    """The command line as a process, whose streams are files."""
+    command = [sys.executable, "-m", "anychip", *arguments]
+    return subprocess.run(command, text=True, check=False, **{"stderr": subprocess.PIPE, **streams})
+
+
+def test_a_result_that_cannot_be_written_is_told_and_a_failure(home):
+    with open("/dev/full", "w") as full:
+        done = ended("schema", stdout=full)
+    assert done.returncode == 4
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_error_that_nobody_can_be_told_keeps_its_exit_code(home):
+    with open("/dev/full", "w") as full:
+        assert ended("down", "svc", stdout=subprocess.DEVNULL, stderr=full).returncode == 2

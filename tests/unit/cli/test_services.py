@@ -312,6 +312,15 @@ def test_the_foreground_ends_with_its_service(tmp_path, store):
         os.kill(store.read("svc").process.pid, signal.SIGKILL)
         assert command.wait(20) == 1
         assert "'svc' ended with exit code -9" in command.stderr.read()
+    assert status_of(store, "svc").condition == "dead"
+
+
+def test_the_foreground_ends_with_zero_where_its_service_is_told_to_end(tmp_path, store, capsys):
+    with drive("well", "apply", str(write_recipe(tmp_path)), "--foreground") as command:
+        assert command.stdout.readline().startswith("'svc' serves tiny")
+        assert main(["down", "svc"]) == 0
+        assert capsys.readouterr().out == "'svc' stopped\n"
+        assert command.wait(20) == 0
     assert status_of(store, "svc").condition == "stopped"
 
 

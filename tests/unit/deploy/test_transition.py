@@ -151,6 +151,9 @@ def test_a_terminal_that_is_gone_does_not_keep_the_predecessor_from_coming_back(
         def progress(self, health):
             raise KeyboardInterrupt
 
+        def done(self):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
     class GoneLater(Gone):
         def say(self, text):
             if "bringing" in text:

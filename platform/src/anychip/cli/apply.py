@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -79,7 +80,10 @@ def apply(
 
 
 class Bar:
-    """Shows what an apply tells: lines, and one bar for what is loading. Nothing moves where there is no terminal."""
+    """Shows what an apply tells: lines, and one bar for what is loading. Nothing moves where there is no terminal.
+
+    Where nothing can be shown any more, an apply goes on all the same: a terminal that is gone sends a signal.
+    """
 
     def __init__(self) -> None:
         self._console = progress_console()
@@ -89,9 +93,21 @@ class Bar:
 
     def say(self, text: str) -> None:
         self.done()
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        with contextlib.suppress(OSError):
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def progress(self, health: Health) -> None:
+        with contextlib.suppress(OSError):
+            self._show(health)
+
+    def done(self) -> None:
+        progress, self._progress, self._task = self._progress, None, None
+        self._stage = ""
+        if progress is not None:
+            with contextlib.suppress(OSError):
+                progress.stop()
+
+    def _show(self, health: Health) -> None:
         stage = health.stage or "starting"
         if not self._console.is_terminal:
             if stage != self._stage:
@@ -108,12 +124,6 @@ class Bar:
         amount = f"{health.done / health.total:4.0%}" if health.total else ""
         total = health.total or None  # None: a bar that only shows that something happens
         self._progress.update(self._task, completed=health.done, total=total, amount=amount, detail=health.detail)
-
-    def done(self) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = self._task = None
-        self._stage = ""
 
     def _open(self) -> Progress:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -177,10 +187,12 @@ def _attend(store: Store, applied: Applied, output: Output) -> int:
 
     started, name = applied.started, applied.state.name
     assert started is not None
+    code = 0
     try:
         _tell(applied, output)
         for text in follow(applied.log_path, applied.log_path.stat().st_size, lambda: started.exit_code() is None):
-            sys.stderr.write(text)
+            with contextlib.suppress(OSError):  # a terminal that is gone sends SIGHUP; a closed pipe ends no service
+                sys.stderr.write(text)
         code = started.end()
         fail(f"'{name}' ended with exit code {code}")
         return 0 if code == 0 else 1
@@ -194,7 +206,8 @@ def _attend(store: Store, applied: Applied, output: Output) -> int:
             return 0
         raise
     finally:
-        finish(store, applied.state)
+        if code == 0:  # one that ended otherwise is dead, which its process tells
+            finish(store, applied.state)
 
 
 def register(app: typer.Typer) -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 from importlib import import_module
-from typing import Annotated
+from typing import IO, Annotated
 
 import typer
 
@@ -81,7 +81,14 @@ for _verb in VERBS:
 
 def run() -> None:
     """Run the command line and exit with its code."""
-    sys.exit(main())
+    code = main()
+    # What can't be written now couldn't at exit either, where Python would say so in its own way and exit with 120.
+    problem = _flush(sys.stdout)
+    if problem is not None and code == 0:
+        code = problem.exit_code
+        _show(problem, f"standard output: {problem}")
+    _flush(sys.stderr)
+    sys.exit(code)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -100,9 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # the reader went away; nothing is left to say, not even at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return 1  # the reader went away; nothing is left to say
     except (AnychipError, OSError) as error:
         known = error if isinstance(error, AnychipError) else _refused_by_the_system(error)
         _show(error, str(known))
@@ -111,6 +116,16 @@ def main(arguments: list[str] | None = None) -> int:
         _show(error, f"internal error: {type(error).__name__}: {error} (--verbose shows where)")
         return 1
     return 0
+
+
+def _flush(stream: IO[str]) -> AnychipError | None:
+    """Write what waits; where that fails, drop it and return why."""
+    try:
+        stream.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return _refused_by_the_system(error)
+    return None
 
 
 def _refused_by_the_system(error: OSError) -> PreconditionFailed:

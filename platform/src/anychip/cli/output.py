@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -85,8 +86,9 @@ def progress_console() -> Console:
 
 
 def fail(message: str) -> None:
-    """Show an error."""
-    progress_console().print(message, markup=False, highlight=False, soft_wrap=True)
+    """Show an error; where nobody can see it, the exit code tells."""
+    with contextlib.suppress(OSError):  # the terminal is gone, or the disk that standard error is written to is full
+        progress_console().print(message, markup=False, highlight=False, soft_wrap=True)
 
 
 def _console(stream: IO[str]) -> Console:
