@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from anychip_sdk.conformance.requirements import Case, Violation, expect, requir
 from anychip_sdk.conformance.trial import op_cases
 from anychip_sdk.conformance.trial.op_cases import BATCH_OPS, HEAD_OPS, IN_PLACE, SLOT_OPS, per_op
 from anychip_sdk.conformance.trial.oracle import call, judge, launch, on_host, run, same_bits
-from anychip_sdk.conformance.trial.placing import Placed, check_places, placed
+from anychip_sdk.conformance.trial.placing import PLACES, Placed, check_places, placed
 from anychip_sdk.conformance.trial.trials import Trial, resolved, trial
 from anychip_sdk.ops.base import CATALOGUE
 from anychip_sdk.step import GroupEntry, Paged, Slots, Step
@@ -194,17 +195,15 @@ def stale_memory_is_not_read(context: Context, case: Case) -> None:
 
 
 def _runs(context: Context, one: Trial, count: int) -> Iterator[Results]:
-    """Results of many runs; arguments are placed anew now and then, always where the op writes them."""
+    """Results of many runs; arguments are placed elsewhere now and then, always where the op writes them."""
     done = 0
-    kept: list[torch.Tensor] = []  # so that the next arguments get other addresses
-    while done < count:
-        with placed(context, one) as where:
+    for place in cycle(PLACES):
+        with placed(context, one, place=place) as where:
             for _ in range(1 if one.op.mutated else 8):
-                if done < count:
-                    yield call(context, one, where)
-                    done += 1
-            if not one.op.mutated and len(kept) < 8:
-                kept += [value for value in where.values if isinstance(value, torch.Tensor)]
+                if done == count:
+                    return
+                yield call(context, one, where)
+                done += 1
 
 
 def _equal(one: Results, other: Results) -> bool:

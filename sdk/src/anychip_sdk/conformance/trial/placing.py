@@ -5,9 +5,10 @@ Knows layouts; runs no kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,9 @@ from anychip_sdk.step import Step
 
 GUARD_BYTES = 256
 GUARD = 0xA5
+PERIOD_BYTES = 4096
+#: Addresses modulo the period, aligned to 64 bytes: each of the bits between differs in the first two.
+PLACES = (0, 4032, 1344, 2688)
 
 
 @dataclass(frozen=True)
@@ -46,15 +50,20 @@ class Placed:
 
 
 @contextmanager
-def placed(context: Context, one: Trial, *, shift: int = 0) -> Iterator[Placed]:
-    """The arguments on the device, `shift` elements off alignment; their pool is closed afterwards."""
-    device = context.device.torch_device
+def placed(context: Context, one: Trial, *, shift: int = 0, place: int | None = None) -> Iterator[Placed]:
+    """The arguments on the device; their pool is closed afterwards.
+
+    Args:
+        shift: so many elements off alignment.
+        place: the addresses' remainder modulo PERIOD_BYTES, before the shift; None: as the device allocates.
+    """
+    guard_it = partial(guarded, device=context.device.torch_device, shift=shift, place=place)
     where = Placed([])
     try:
         if one.op.states:
             where.pool = _pool_for(context, one)
         for arg, value in zip(one.op.args, one.args, strict=True):
-            where.values.append(_place(context, one, where, arg, value, device, shift))
+            where.values.append(_place(context, one, where, arg, value, guard_it))
         yield where
     finally:
         if where.pool is not None:
@@ -62,16 +71,16 @@ def placed(context: Context, one: Trial, *, shift: int = 0) -> Iterator[Placed]:
             where.pool.close()
 
 
-def _place(context: Context, one: Trial, where: Placed, arg: Arg, value: Any, device: torch.device, shift: int) -> Any:
+def _place(context: Context, one: Trial, where: Placed, arg: Arg, value: Any, guard_it: Callable[..., Guarded]) -> Any:
     if isinstance(value, Step):
-        return value.to(device)
+        return value.to(context.device.torch_device)
     if not isinstance(value, torch.Tensor):
         return value
     if arg.state and where.pool is not None:
         state = where.pool.tensors(0, 0)[one.op.states.index(arg.name)]
         state[: len(value)].copy_(value)
         return state
-    where.guards[arg.name] = guard = guarded(value, device, shift)
+    where.guards[arg.name] = guard = guard_it(value)
     if not (arg.weight and one.kernel.prepares_weight):
         return guard.tensor
     prepared = context.backend.prepare_weight(f"check.{arg.name}", guard.tensor, one.op.name, context.device)
@@ -79,14 +88,18 @@ def _place(context: Context, one: Trial, where: Placed, arg: Arg, value: Any, de
     return prepared.value
 
 
-def guarded(value: torch.Tensor, device: torch.device, shift: int = 0) -> Guarded:
-    """A copy of the tensor on the device, with its strides and all that lies between its elements."""
+def guarded(value: torch.Tensor, device: torch.device, shift: int = 0, place: int | None = None) -> Guarded:
+    """A copy of the tensor on the device, with its strides and all that lies between its elements; see `placed`."""
     storage = value.untyped_storage()
-    start = GUARD_BYTES + shift * value.itemsize
+    room_bytes = 0 if place is None else PERIOD_BYTES
+    size = 2 * GUARD_BYTES + room_bytes + shift * value.itemsize + storage.nbytes()
+    whole = torch.empty(-(-size // 16) * 16, dtype=torch.uint8, device=device)
+    first = GUARD_BYTES if place is None else GUARD_BYTES + (place - whole.data_ptr() - GUARD_BYTES) % PERIOD_BYTES
+    start = first + shift * value.itemsize
     stop = start + storage.nbytes()
-    host = torch.full((-(-(stop + GUARD_BYTES) // 16) * 16,), GUARD, dtype=torch.uint8)
+    host = torch.full((len(whole),), GUARD, dtype=torch.uint8)
     host[start:stop] = torch.empty(0, dtype=torch.uint8).set_(storage)
-    whole = host.to(device, copy=True)
+    whole.copy_(host)
     offset = start // value.itemsize + value.storage_offset()
     tensor = whole.view(value.dtype).as_strided(value.shape, value.stride(), offset)
     return Guarded(tensor, whole, host, start, stop)
@@ -136,4 +149,14 @@ def check_places(one: Trial, where: Placed) -> None:
             raise Violation(message, **one.named(), first_byte=int(at[0]) - guard.start)
 
 
-__all__ = ["Guarded", "Placed", "check_places", "guarded", "keys_and_values", "make_pool", "placed"]
+__all__ = [
+    "PERIOD_BYTES",
+    "PLACES",
+    "Guarded",
+    "Placed",
+    "check_places",
+    "guarded",
+    "keys_and_values",
+    "make_pool",
+    "placed",
+]
