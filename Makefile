@@ -39,9 +39,9 @@ test: $(STAMP)
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -q -m "slow or not slow"
 
-# -s: the kill matrix prints its table
+# The tests wait for processes most of the time, so two run at once. In the end the kill matrix is printed as a table.
 test-faults: $(STAMP)
-	$(BIN)/python -m pytest -q -s -m faults tests/faults
+	PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n 2 --dist load -m faults tests/faults
 
 lint: $(STAMP)
 	$(BIN)/ruff check

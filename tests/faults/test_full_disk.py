@@ -65,10 +65,26 @@ def test_a_service_on_a_full_disk_goes_on_and_can_be_looked_at_and_ended(machine
     until(lambda: not machine.is_listening(), 10)
 
 
-def test_a_disk_that_fills_up_while_a_service_is_replaced_loses_no_service(machine, disk):
+def test_down_all_on_a_full_disk_ends_what_runs_beside_damaged_states(machine, disk):
+    assert machine.run("apply", machine.write()).returncode == 0
+    services = disk / "home" / "services"
+    (services / "tiny" / "state.json").write_text('{"name": "tiny", "pid": -1')
+    (services / "broken").mkdir()
+    (services / "broken" / "state.json").mkdir()
+    fill(disk)
+    done = machine.run("down", "--all")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "'broken' had ended by itself; cleaned up\n'tiny' stopped\n"
+    until(lambda: not machine.is_listening(), 10)
+    for name in ("broken", "tiny"):
+        assert [one.name for one in (services / name).glob("state*")] == ["state.json.damaged"]
+
+
+@pytest.mark.parametrize("moment", ["stopping revision 1", "starting revision 2"])
+def test_a_disk_that_fills_up_while_a_service_is_replaced_loses_no_service(machine, disk, moment):
     assert machine.run("apply", machine.write()).returncode == 0
     with machine.popen("apply", machine.write("changed.yaml", scheduler={"policy": "fcfs"})) as command:
-        until(lambda: "starting revision 2" in command.stderr.readline())
+        until(lambda: moment in command.stderr.readline())
         fill(disk)
         command.communicate()
     told = machine.status()

@@ -1,7 +1,8 @@
 """The real process of a service, with a scripted core that stops at gates; and the command that applies it.
 
 `python gated_service.py serve GATES --revision FILE [--stand-by]` is the service, `python gated_service.py command
-GATES ARGUMENTS` the command line. Gates: plan, start-N, load-N, step-N, where N is the revision.
+GATES ARGUMENTS` the command line. Gates: plan, undo, start-N, load-N, step-N, where N is the revision. To `undo`
+comes an apply that was interrupted while a revision loads.
 """
 
 import sys
@@ -25,7 +26,7 @@ def gated_launch(folder):
     def command(revision_path):
         return [sys.executable, __file__, "serve", str(folder), FLAG, str(revision_path)]
 
-    return Launch(command=command, plan=plan, poll_s=0.01)
+    return Launch(command=command, plan=plan, poll_s=0.03)
 
 
 def make_core(argument, report):
@@ -66,11 +67,19 @@ def serve(folder, arguments):
 
 
 def command(folder, arguments):
+    import anychip.cli.apply as showing
     import anychip.deploy.apply as applying
-    from anychip.cli.main import main
+    from anychip.cli.main import run
 
+    class GatedBar(showing.Bar):
+        def done(self):
+            Gates(folder).pass_through("undo")
+            super().done()
+
+    showing.Bar = GatedBar
     applying.Launch = lambda: gated_launch(folder)
-    return main(arguments)
+    sys.argv = ["platform", *arguments]
+    run()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+from pathlib import Path
 
 import httpx
 import psutil
@@ -24,6 +26,7 @@ from support.deploying import Recorder, free_port, write_recipe
 from support.gates import Gates
 from support.machines import until
 from support.processes import workers
+from support.terminals import Terminal
 
 SETTLE_S = 200.0  #: on a very busy machine; on a quiet one a second or two
 
@@ -41,11 +44,14 @@ class World:
         self.store = Store(folder / "home")
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
+        (folder / "said").touch()
         (folder / "gates").mkdir()
         self.gates = Gates(folder / "gates")
         self.first = write_recipe(folder, port=self.port)
         (folder / "new").mkdir()
         self.second = write_recipe(folder / "new", port=self.port, extra="scheduler: {policy: fcfs}")
+        self.uses_terminals = False
+        self.terminal = None  #: of the last command
         self._open = contextlib.ExitStack()
         self._commands = []
 
@@ -56,10 +62,14 @@ class World:
         return self.server(1)
 
     def command(self, *arguments):
-        """The command line as a process."""
+        """The command line as a process, on a terminal of its own where the world uses terminals."""
         line = [sys.executable, gated_service.__file__, "command", str(self.gates.folder), *map(str, arguments)]
-        with (self.folder / "said").open("ab") as said:
-            process = subprocess.Popen(line, stdout=said, stderr=said)
+        if self.uses_terminals:
+            self.terminal = Terminal(line, dict(os.environ))
+            process = self.terminal.process
+        else:
+            with (self.folder / "said").open("ab") as said:
+                process = subprocess.Popen(line, stdout=said, stderr=said)
         self._commands.append(process)
         return process
 
@@ -104,6 +114,11 @@ class World:
 
     def is_draining(self):
         return '"event": "stopping"' in self.store.files("svc").log.read_text()
+
+    def wait_commands(self):
+        """Until the last command has ended by itself."""
+        for command in self._commands:
+            command.wait(SETTLE_S)
 
     def ending(self, command):
         """The exit code of a command that goes on."""
@@ -173,10 +188,16 @@ class World:
                 child.wait()
 
 
-def environment(folder):
-    """The variables of a world's processes."""
-    return {
-        "ANYCHIP_HOME": str(folder / "home"),
-        "TMPDIR": str(folder / "tmp"),
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
+@contextlib.contextmanager
+def world_of_its_own(monkeypatch):
+    """A world in a folder with a short path, whose processes find it by their variables."""
+    with tempfile.TemporaryDirectory(prefix="k-", dir="/tmp") as name:
+        folder = Path(name)
+        monkeypatch.setenv("ANYCHIP_HOME", str(folder / "home"))
+        monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        found = World(folder)
+        try:
+            yield found
+        finally:
+            found.close()
