@@ -24,17 +24,17 @@ def seconds(body):
     return time.thread_time() - started_s
 
 
-@pytest.mark.parametrize("digits", [20, 300, 399])
+@pytest.mark.parametrize("digits", [20, 70, 99])
 def test_numbers_of_many_digits_cost_no_more_than_texts(digits):
     text = json.dumps({"prompt": "a" * MEGABYTE}).encode()
     reference_s = min(seconds(text) for _ in range(3))
     assert min(seconds(body_of("7" * digits)) for _ in range(3)) < 20 * reference_s + 0.02
 
 
-@pytest.mark.parametrize("number", ["7" * 400, "1" + "0" * 4000, "-" + "0123456789" * 40])
-def test_a_number_of_400_digits_is_refused(number):
-    check_text(body_of("7" * 399, 100_000), LIMITS)
-    with pytest.raises(RequestInvalid, match="400 digits"):
+@pytest.mark.parametrize("number", ["7" * 100, "1" + "0" * 4000, "-" + "0123456789" * 10])
+def test_a_number_of_100_digits_is_refused(number):
+    check_text(body_of("7" * 99, 100_000), LIMITS)
+    with pytest.raises(RequestInvalid, match="100 digits"):
         check_text(body_of(number, 100_000), LIMITS)
 
 

@@ -82,7 +82,7 @@ def test_a_process_that_is_killed_is_replaced(renderer):
 
 def test_a_process_that_stands_still_is_given_up():
     made = TemplateRenderer("{{ messages[0].content }}")
-    (process,) = made._idle
+    (process,) = made._helpers._idle
     process._socket.settimeout(0.1)
     os.kill(process._process.pid, signal.SIGSTOP)
     with pytest.raises(TemplateRefused, match="its process doesn't answer"):

@@ -8,19 +8,20 @@ from __future__ import annotations
 from typing import TypeVar
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails, from_json
+from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
 from anychip.recipe.limits import LimitsSection
-from anychip.server.body_shape import check_objects, check_text, over_limit
+from anychip.server.body_shape import check_objects, over_limit
 from anychip.server.fields import Body, FieldSorter, Problem
+from anychip.server.json_reader import JsonReader
 from anychip.server.offload import Offload
 from anychip_sdk.errors import RequestInvalid
 
 B = TypeVar("B", bound=Body)
 
 
-async def read_body(request: Request, model: type[B], limits: LimitsSection, offload: Offload) -> B:
+async def read_body(request: Request, model: type[B], limits: LimitsSection, offload: Offload, reader: JsonReader) -> B:
     """The request's body as a `model`.
 
     Raises:
@@ -32,18 +33,13 @@ async def read_body(request: Request, model: type[B], limits: LimitsSection, off
         raise RequestInvalid(f"{said}: send application/json", code="unsupported_media_type", status=415)
     sorter = FieldSorter(is_lenient=request.app.state.service.settings.unknown_fields == "lenient")
     data = await _read_bytes(request, limits.body_bytes)
-    body = await offload.run(len(data), lambda: parse_body(data, model, sorter, limits))
+    body = await offload.run(len(data), lambda: parse_body(reader.read(data), model, sorter, limits))
     request.state.unknown_fields = sorter.unknown
     return body
 
 
-def parse_body(data: bytes, model: type[B], sorter: FieldSorter, limits: LimitsSection) -> B:
-    """JSON text as a `model`; raises RequestInvalid that names all wrong fields."""
-    check_text(data, limits)
-    try:
-        value = from_json(data, allow_inf_nan=False)
-    except ValueError as error:
-        raise RequestInvalid(f"the body is not valid JSON: {error}", code="invalid_json") from None
+def parse_body(value: object, model: type[B], sorter: FieldSorter, limits: LimitsSection) -> B:
+    """A value of JSON as a `model`; raises RequestInvalid that names all wrong fields."""
     if not isinstance(value, dict):
         raise RequestInvalid(f"the body must be a JSON object, not {_json_type(value)}")
     check_objects(value, limits, model.limited)

@@ -17,7 +17,7 @@ _PIECE_BYTES = 32 * 1024
 Limited: TypeAlias = "Mapping[str, str | Mapping[str, Any]]"
 
 _AS_NINES = bytes.maketrans(b"012345678", b"999999999")
-_LONG_NUMBER = b"9" * 400
+_LONG_NUMBER = b"9" * 100
 
 
 def over_limit(key: str, limit: object, said: str, *, param: str | None = None, status: int = 400) -> RequestInvalid:
@@ -27,7 +27,7 @@ def over_limit(key: str, limit: object, said: str, *, param: str | None = None, 
 
 
 def check_text(data: bytes, limits: LimitsSection) -> None:
-    """Refuse a body with too many values or keys, or with a number of hundreds of digits.
+    """Refuse a body with too many values or keys, or with a number of a hundred digits.
 
     Raises:
         RequestInvalid: with status 413, naming the limit.
@@ -44,7 +44,7 @@ def check_text(data: bytes, limits: LimitsSection) -> None:
         if values > limits.body_values:
             raise over_limit("body_values", limits.body_values, "the body has too many values", status=413)
         if _LONG_NUMBER in outside.translate(_AS_NINES):  # a pattern would count each number again at each digit
-            raise RequestInvalid("the body holds a number of 400 digits or more", code="invalid_json")
+            raise RequestInvalid("the body holds a number of 100 digits or more", code="invalid_json")
 
 
 def _outside_of_texts(data: bytes) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Do long work outside of the event loop, and give its memory back. Knows threads; knows no request.
+"""Do long work outside of the event loop, and let its memory go. Knows threads; knows no request.
 
 Work in Python shares the interpreter with the event loop, however many threads there are. So few threads do it, and
 each hands the interpreter over after a millisecond; calls into libraries that keep it to themselves must be short.
@@ -15,12 +15,13 @@ from typing import TypeVar
 
 #: Work on so many bytes, characters or items is done at once: about a millisecond's.
 INLINE_SIZE = 4096
-#: Work on more leaves memory that is worth asking back from the allocator.
-TRIM_SIZE = 256 * 1024
+#: A block of so many bytes goes back to the system as soon as it is free.
+LARGE_BLOCK = 256 * 1024
 #: One may tokenise, which leaves the interpreter to others, while another one reads a body.
 THREADS = 2
 #: How long a thread keeps the interpreter from one that wants it, in seconds.
 SWITCH_S = 0.001
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 T = TypeVar("T")
 
@@ -35,15 +36,7 @@ class Offload:
         """The work's result, computed here where its size is small, else in a thread."""
         if size <= INLINE_SIZE:
             return work()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, _worked, size, work)
-
-
-def _worked(size: int, work: Callable[[], T]) -> T:
-    try:
-        return work()
-    finally:
-        if size > TRIM_SIZE:
-            give_memory_back()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
 def share_interpreter() -> None:
@@ -51,13 +44,25 @@ def share_interpreter() -> None:
     sys.setswitchinterval(SWITCH_S)
 
 
+def keep_no_large_blocks() -> None:
+    """Give large blocks back to the system as soon as they are free; without glibc nothing happens.
+
+    glibc raises its thresholds to the largest block that was ever freed, and then keeps as much in each thread's arena,
+    where `malloc_trim` doesn't find it.
+    """
+    if set_option := _of_glibc("mallopt"):
+        set_option(M_MMAP_THRESHOLD, LARGE_BLOCK)
+        set_option(M_TRIM_THRESHOLD, LARGE_BLOCK)
+
+
 def give_memory_back() -> None:
-    """Ask the C library to return free pages to the system; without glibc nothing happens."""
-    if sys.platform != "linux":
-        return
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
+    """Give back the free pages that lie between used ones, as loading leaves them; without glibc nothing happens."""
+    if trim := _of_glibc("malloc_trim"):
         trim(0)
 
 
-__all__ = ["INLINE_SIZE", "Offload", "give_memory_back", "share_interpreter"]
+def _of_glibc(name: str) -> Callable[..., int] | None:
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+
+
+__all__ = ["INLINE_SIZE", "Offload", "give_memory_back", "keep_no_large_blocks", "share_interpreter"]

@@ -25,7 +25,7 @@ from anychip.server.connection import Connection
 from anychip.server.drain import LAST_WORDS_S, Drain
 from anychip.server.lobby import Lobby
 from anychip.server.network import Network
-from anychip.server.offload import share_interpreter
+from anychip.server.offload import give_memory_back, keep_no_large_blocks, share_interpreter
 from anychip.server.settings import Served
 from anychip.server.stall import tell_stalls
 from anychip.server.watch import watch
@@ -97,6 +97,7 @@ class _Process:
             served.settings, self._client, served.tokenizer, served.template, served.thinking, self._network
         )
         keep_for_good()
+        give_memory_back()
         self._drain.begin_service(app.state.service, served.settings.drain_s)
         self._lobby.app = app
         assert self._client.fatal is not None
@@ -182,6 +183,7 @@ def serve(
     """
     configure_logs()
     share_interpreter()
+    keep_no_large_blocks()
     limits = server_limits or LimitsSection()
     allow_files(limits.connections + OWN_FILES)
     with bind(host, port) as listener:

@@ -14,6 +14,7 @@ from anychip.server.body import read_body
 from anychip.server.body_shape import over_limit
 from anychip.server.fields import Body
 from anychip.server.generation import Job, Prompt, Run, start
+from anychip.server.json_reader import JsonReader
 from anychip.server.metrics import Metrics
 from anychip.server.offload import Offload
 from anychip.server.openai.protocol import SamplingBody
@@ -43,6 +44,7 @@ class Service:
         self.thinking = thinking
         self.metrics = Metrics()
         self.offload = Offload()
+        self.json = JsonReader(settings.limits)
         self.is_draining = False
         self.is_idle = asyncio.Event()  #: no request is being answered, but for probes
         self.is_idle.set()
@@ -76,7 +78,7 @@ class Service:
 
     async def read(self, request: Request, model: type[B]) -> B:
         """A request's body; see `read_body`."""
-        return await read_body(request, model, self.settings.limits, self.offload)
+        return await read_body(request, model, self.settings.limits, self.offload, self.json)
 
     async def encode(self, prompt: str | list[int], param: str, *, add_special: bool = True) -> list[int]:
         """Token ids of a prompt, at least one; raises RequestInvalid where the context can't hold them."""

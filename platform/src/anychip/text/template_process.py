@@ -1,10 +1,9 @@
 """The process that renders a chat template: `python -m anychip.text.template_process`. Knows frames and its own limits.
 
 It ends itself: by a timer that no template can catch, by the limit of its memory, or when its parent is gone. Standard
-input is a socket; a frame is 8 bytes of length, big-endian, and as many bytes. The first request is the template's
-source, each further one an object of variables. Both are in `marshal`'s form, which is for two processes of one
-interpreter that trust each other, and which takes a tenth of JSON's time, in which the server could do nothing else. An
-answer begins with `+` or `-` and is a text.
+input is a socket with `anychip.text.frames`. The first request is the template's source, each further one an object of
+variables. Both are in `marshal`'s form, which is for two processes of one interpreter that trust each other, and which
+takes a third of JSON's time, in which the server could do nothing else. An answer begins with `+` or `-` and is a text.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ import resource
 import signal
 import socket
 
+from anychip.text.frames import receive, send
 from anychip.text.sandbox import Sandbox, TemplateBroken, TemplateRefused
 
 MAX_SECONDS = 10  #: of compiling, and of one rendering
 MAX_BYTES = 512 * 2**20  #: of the process's memory
-MAX_FRAME_BYTES = 128 * 2**20
 
 
 def main() -> None:
@@ -44,39 +43,7 @@ def main() -> None:
             send(connection, answer)
 
 
-def send(connection: socket.socket, body: bytes) -> None:
-    connection.sendall(len(body).to_bytes(8, "big"))
-    connection.sendall(body)
-
-
-def receive(connection: socket.socket) -> bytes | None:
-    """The next frame; None at the end.
-
-    Raises:
-        ValueError: it is longer than any may be.
-    """
-    head = _exactly(connection, 8)
-    if head is None:
-        return None
-    nbytes = int.from_bytes(head, "big")
-    if nbytes > MAX_FRAME_BYTES:
-        message = f"a frame of {nbytes:,} bytes, expected at most {MAX_FRAME_BYTES:,}"
-        raise ValueError(message)
-    return _exactly(connection, nbytes)
-
-
-def _exactly(connection: socket.socket, nbytes: int) -> bytes | None:
-    body = bytearray(nbytes)
-    view = memoryview(body)
-    while view:
-        count = connection.recv_into(view)
-        if not count:
-            return None
-        view = view[count:]
-    return bytes(body)
-
-
 if __name__ == "__main__":
     main()
 
-__all__ = ["MAX_BYTES", "MAX_FRAME_BYTES", "MAX_SECONDS", "main", "receive", "send"]
+__all__ = ["MAX_BYTES", "MAX_SECONDS", "main"]
