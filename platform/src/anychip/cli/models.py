@@ -77,7 +77,7 @@ def _list(form: Format, output: Output) -> None:
 
 def _families(found: tuple[Family, ...]) -> RenderableType:
     return table(
-        ("FAMILY", "ARCHITECTURES", "KEEPS", "EXPERTS", "GGUF", "LAYERS"),
+        ("FAMILY", "ARCHITECTURES", "KEEPS", "EXPERTS", "GGUF", "MODELS"),
         (
             (
                 one.name,

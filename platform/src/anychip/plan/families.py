@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from anychip.graph.expand import expand
-from anychip.graph.trace import trace
+from anychip.graph.trace import trace_config
 from anychip.models.config import ModelConfig
-from anychip.models.registry import FAMILIES, build_model, config_of
+from anychip.models.registry import FAMILIES, config_of
 from anychip_sdk.state import StateGroup
 
-_LAYERS = 4  # of the model that is looked at: enough for one of each kind
-_VOCABULARY = 64
+_VOCABULARY = 64  # of the models that are looked at
 
 
 class Family(NamedTuple):
@@ -21,7 +20,7 @@ class Family(NamedTuple):
 
     Attributes:
         name: config.json's model_type.
-        summary: what its layers have that others lack.
+        summary: which models these are, and what their layers have: the first line of its module's docstring.
         states: what its modules keep, e.g. "kv per token".
         experts: whether its MLPs may be mixtures of experts.
         ops: of the catalogue, sorted.
@@ -44,12 +43,12 @@ def families() -> tuple[Family, ...]:
 
 def states_of(config: ModelConfig) -> Sequence[StateGroup]:
     """The groups of equal states of a model."""
-    return trace(build_model(config)).groups
+    return trace_config(config).groups
 
 
 def _family(family: type[ModelConfig]) -> Family:
     config = config_of({"architectures": [family.architectures[0]]})
-    model = expand(trace(build_model(config.with_layers(min(_LAYERS, config.num_layers), _VOCABULARY))))
+    model = expand(trace_config(config.sample(_VOCABULARY)))
     ops = sorted({op.name for _, op in model.op_nodes()})
     states = dict.fromkeys(
         f"{group.spec.name} per {'token' if group.spec.kind == 'paged' else 'sequence'}" for group in model.groups
@@ -57,7 +56,7 @@ def _family(family: type[ModelConfig]) -> Family:
     return Family(
         family.model_type,
         family.architectures,
-        (inspect.getdoc(family) or "").partition("\n")[0],
+        (inspect.getdoc(inspect.getmodule(family)) or "").partition("\n")[0],
         tuple(states),
         "moe_experts" in ops,
         tuple(ops),
@@ -70,7 +69,7 @@ def markdown() -> str:
     found = families()
     plain = frozenset(found[0].ops)
     rows = [
-        "| family | architectures | layers | keeps | experts | ops beyond Llama's | GGUF |",
+        "| family | architectures | models | keeps | experts | ops beyond Llama's | GGUF |",
         "|---|---|---|---|---|---|---|",
     ]
     rows += [_markdown_row(family, plain) for family in found]
