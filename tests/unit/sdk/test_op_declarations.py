@@ -46,7 +46,7 @@ def lacks(op: Op, documented=DOCUMENTED, instructed=INSTRUCTED, broken=BROKEN) -
 
 def is_known(arg: Arg) -> bool:
     if not arg.shape:
-        return arg.dtype in (STEP, "int", "float", "bool")
+        return arg.dtype in (STEP, "int", "float", "bool") or (arg.dtype == "str" and bool(arg.choices))
     return arg.dtype == "T" or isinstance(getattr(torch, arg.dtype, None), torch.dtype)
 
 

@@ -62,6 +62,8 @@ class ValueShapes:
         for arg, value in zip(op.args, node.args, strict=True):
             if isinstance(value, fx.Node) and arg.shape:
                 _bind(arg, self._shape(value), found)
+            elif arg.dtype == "int" and isinstance(value, int):
+                found[arg.name] = value
         return tuple(_evaluated(op, result, found) for result in op.returns)
 
     def _shape(self, value: fx.Node) -> Shape:
@@ -90,15 +92,21 @@ def _bind(arg: Arg, shape: Shape, found: _Dims) -> None:
 def _evaluated(op: Op, result: Arg, found: _Dims) -> Shape:
     sizes: list[int | str] = []
     for name in result.shape:
-        if name not in found:
+        size = found.get(name) or _sum(name, found)
+        if size is None:
             message = f"{op.name}: no argument says how large '{name}' of its result '{result.name}' is"
             raise ValueError(message)
-        size = found[name]
         if isinstance(size, tuple):
             sizes.extend(size)
         else:
             sizes.append(size)
     return tuple(sizes)
+
+
+def _sum(name: str, found: _Dims) -> int | None:
+    """Of the numbers that an expression adds up."""
+    parts = [found.get(part) for part in name.split(" + ")]
+    return sum(parts) if all(isinstance(part, int) for part in parts) else None  # type: ignore[arg-type]
 
 
 def _viewed(shape: Shape, name: str, rest: Sequence[Any]) -> Shapes:

@@ -13,7 +13,7 @@ import torch
 from anychip_sdk.native import abi
 from anychip_sdk.native.library import NativeOp
 from anychip_sdk.native.shapes import result_rules
-from anychip_sdk.ops.base import Op
+from anychip_sdk.ops.base import Arg, Op
 from anychip_sdk.registry import Facts, Prepare
 from anychip_sdk.step import Paged, Step, StepLimits
 
@@ -102,9 +102,10 @@ class KernelCall:
         self._new = sum(rule.same_as is None for rule in self._rules)
         self._tensors = tuple(i for i, arg in enumerate(op.args) if arg.shape)
         self._mutated = frozenset(i for i, arg in enumerate(op.args) if arg.mutated)
-        self._scalars = tuple((i, arg.dtype) for i, arg in enumerate(op.args) if arg.is_plain)
+        self._scalars = tuple((i, arg) for i, arg in enumerate(op.args) if arg.is_plain)
         self._step = op.step_index
-        self._is_sized_by_step = any(isinstance(piece.dims, str) for rule in self._rules for piece in rule.pieces)
+        self._is_sized_by_step = any(rule.is_sized_by_step for rule in self._rules)
+        self._sized_by = tuple(at for rule in self._rules for at in rule.sized_by)
         self._blocks: list[Block] = []  # as many as ever ran at once; append and pop are atomic
         self._forms: dict[tuple[Key, ...], Form] = {}
 
@@ -114,6 +115,8 @@ class KernelCall:
         key = tuple([(v.dtype, v.shape, v.stride()) if v.__class__ is torch.Tensor else _key(v) for v in values])
         if self._step is not None and self._is_sized_by_step:
             key = (*key, given[self._step].sizes)
+        if self._sized_by:
+            key = (*key, *[given[at] for at in self._sized_by])
         form = self._forms.get(key) or self._formed(key, given)
         for place in form.copied:
             values[place] = values[place].contiguous()  # lives in `values` until the call is over
@@ -121,8 +124,8 @@ class KernelCall:
         block = self._blocks.pop() if self._blocks else Block(len(values) + self._new, len(self._scalars))
         block.fill(form, (*values, *made))
         at = block.scalars_at
-        for index, kind in self._scalars:
-            _put_scalar(block, at, given[index], kind)
+        for index, arg in self._scalars:
+            _put_scalar(block, at, given[index], arg)
             at += _SCALAR_BYTES
         if self._step is not None:
             block.header.step = given[self._step].address
@@ -259,10 +262,13 @@ def _struct(value: torch.Tensor | NativeWeight | None) -> bytes:
     return _TENSOR.pack(0, 0, code, len(shape), flags, 0, *shape, *padding, *strides, *padding)
 
 
-def _put_scalar(block: Block, at: int, value: Any, kind: str) -> None:
+def _put_scalar(block: Block, at: int, value: Any, arg: Arg) -> None:
+    """A word goes as its place among those that the schema knows."""
     if value is None:
         _INT.pack_into(block.bytes, at, abi.SCALAR_NONE, 0, 0)
-    elif kind == "float":
+    elif arg.choices:
+        _INT.pack_into(block.bytes, at, abi.SCALAR_INT, 0, arg.choices.index(value))
+    elif arg.dtype == "float":
         _FLOAT.pack_into(block.bytes, at, abi.SCALAR_FLOAT, 0, value)
     else:
         _INT.pack_into(block.bytes, at, abi.SCALAR_INT, 0, value)

@@ -19,6 +19,12 @@ class Piece(NamedTuple):
     dims: slice | str
 
 
+class Total(NamedTuple):
+    """A size that plain arguments add up to."""
+
+    arguments: tuple[int, ...]
+
+
 class ResultRule(NamedTuple):
     """How to make one result.
 
@@ -27,18 +33,29 @@ class ResultRule(NamedTuple):
     """
 
     same_as: int | None
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Piece | Total, ...]
     dtype_of: int
     dtype: torch.dtype | None
 
     def shape(self, args: Sequence[Any]) -> tuple[int, ...]:
         sizes: list[int] = []
-        for at, dims in self.pieces:
-            if isinstance(dims, str):
-                sizes.append(getattr(args[at], dims))
+        for piece in self.pieces:
+            if isinstance(piece, Total):
+                sizes.append(sum(args[at] for at in piece.arguments))
+            elif isinstance(piece.dims, str):
+                sizes.append(getattr(args[piece.argument], piece.dims))
             else:
-                sizes.extend(args[at].shape[dims])
+                sizes.extend(args[piece.argument].shape[piece.dims])
         return tuple(sizes)
+
+    @property
+    def is_sized_by_step(self) -> bool:
+        return any(isinstance(piece, Piece) and isinstance(piece.dims, str) for piece in self.pieces)
+
+    @property
+    def sized_by(self) -> tuple[int, ...]:
+        """The plain arguments that the shape depends on."""
+        return tuple(at for piece in self.pieces if isinstance(piece, Total) for at in piece.arguments)
 
 
 def result_rules(op: Op) -> tuple[ResultRule, ...]:
@@ -56,8 +73,13 @@ def _rule(op: Op, result: Arg, own: int) -> ResultRule:
         if arg.mutated and arg.name == result.name:
             return ResultRule(index, (), index, None)
     found = _dimensions(op)
-    pieces = []
+    plain = {arg.name: index for index, arg in enumerate(op.args) if arg.is_plain}
+    pieces: list[Piece | Total] = []
     for name in result.shape:
+        parts = name.split(" + ")
+        if name not in found and plain.keys() >= set(parts):
+            pieces.append(Total(tuple(plain[part] for part in parts)))
+            continue
         if name not in found:
             message = f"{op.name}: no required argument has the dimension '{name}' of its result '{result.name}'"
             raise ValueError(message)
@@ -82,4 +104,4 @@ def _dimensions(op: Op) -> dict[str, Piece]:
     return found
 
 
-__all__ = ["FROM_STEP", "Piece", "ResultRule", "result_rules"]
+__all__ = ["FROM_STEP", "Piece", "ResultRule", "Total", "result_rules"]

@@ -7,10 +7,14 @@ from anychip_sdk.ops.attention import *
 from anychip_sdk.ops.base import *
 from anychip_sdk.ops.blocks import *
 from anychip_sdk.ops.elementwise import *
+from anychip_sdk.ops.experts import *
+from anychip_sdk.ops.experts_quantized import *
+from anychip_sdk.ops.gating import *
 from anychip_sdk.ops.kv import *
 from anychip_sdk.ops.linear import *
 from anychip_sdk.ops.norm import *
 from anychip_sdk.ops.quantized import *
 from anychip_sdk.ops.recurrent import *
 from anychip_sdk.ops.rope import *
+from anychip_sdk.ops.routing import *
 from anychip_sdk.ops.sampling import *

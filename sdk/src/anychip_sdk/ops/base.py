@@ -49,9 +49,11 @@ class Arg:
 
     Attributes:
         shape: named dimensions, e.g. ("tokens", "heads", "head_dim"); "..." stands for any number of them, and a name
-            may be an expression of others, "2 * inner". Empty: a plain value, or the step.
-        dtype: "T" is the op's own (OpKey.dtype), "Step" the step; of a plain value "int", "float" or "bool".
+            may be an expression of others, "2 * inner"; in results a sum of plain arguments too, "top_k + shared".
+            Empty: a plain value, or the step.
+        dtype: "T" is the op's own (OpKey.dtype), "Step" the step; of a plain value "int", "float", "bool" or "str".
         state: a tensor of the pool: its first dimensions are the pool's.
+        choices: the words that an argument of dtype "str" may be, in an order that never changes.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Arg:
     mutated: bool = False  #: written in place
     weight: bool = False  #: a parameter of the model, which a backend may have prepared
     state: bool = False
+    choices: tuple[str, ...] = ()
     doc: str = ""
 
     @property

@@ -32,6 +32,10 @@ DIMENSIONS: Mapping[str, int] = {
     "window": 0,  # 0: none
     "soft_cap": 0,  # of scores; 0: none
     "sinks": 0,  # 1: a score of each head beside those of its keys
+    "experts": 12,
+    "columns": 3,  # experts of each row
+    "top_k": 3,
+    "routing": 0,  # which of the router's `ROUTINGS`, counted from 1; 0: any
     "block": 32,  # of activations that are rounded together; 0: the whole row
     "slots": 9,
     "channels": 37,

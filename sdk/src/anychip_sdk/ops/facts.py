@@ -7,6 +7,7 @@ from typing import Any, Union
 
 from anychip_sdk.ops.base import Op
 
+EXPERTS = ("moe_experts", "moe_experts_int4", "moe_experts_int8")
 PRODUCTS = ("linear", "linear_int4", "linear_int8", "lm_head", "lm_head_int8")
 
 
@@ -29,12 +30,17 @@ def argument_facts(op: Op, args: Sequence[Any]) -> dict[str, Union[int, float, s
 def product_facts(op: Op, shapes: Mapping[str, Sequence[int]]) -> dict[str, int | bool]:
     """in_features, out_features and bias; group_size too where values share a scale, 0 if a whole row does.
 
-    Other ops have no such facts.
+    Ops on the experts of a mixture have experts, hidden_features, inner_features, bias, and group_size (the smaller of
+    their two products'); the router has experts. Other ops have no such facts.
 
     Args:
         op: the catalogue's op.
         shapes: of its tensors by the schema's names; absent ones are left out.
     """
+    if op.name in EXPERTS:
+        return _expert_facts(op, shapes)
+    if op.name == "router_topk":
+        return {"experts": shapes["weight"][0]}
     if op.name not in PRODUCTS:
         return {}
     rows, columns = shapes["weight"]
@@ -47,4 +53,22 @@ def product_facts(op: Op, shapes: Mapping[str, Sequence[int]]) -> dict[str, int 
     return facts
 
 
-__all__ = ["PRODUCTS", "argument_facts", "product_facts"]
+def _expert_facts(op: Op, shapes: Mapping[str, Sequence[int]]) -> dict[str, int | bool]:
+    experts, hidden, inner = shapes["down_weight"]
+    columns = [shapes["gate_up_weight"][-1], inner]
+    if op.name == "moe_experts_int4":
+        columns = [2 * one for one in columns]  # two values lie in a byte
+    facts: dict[str, int | bool] = {
+        "experts": experts,
+        "hidden_features": hidden,
+        "inner_features": columns[1],
+        "bias": "gate_up_bias" in shapes or "down_bias" in shapes,
+    }
+    if "gate_up_scale" in shapes:
+        groups = [shapes[name][-1] for name in ("gate_up_scale", "down_scale")]
+        sizes = [one // many for one, many in zip(columns, groups, strict=True) if many > 1]
+        facts["group_size"] = min(sizes, default=0)
+    return facts
+
+
+__all__ = ["EXPERTS", "PRODUCTS", "argument_facts", "product_facts"]

@@ -239,11 +239,13 @@ WRITERS: Mapping[str, Callable[[Writer, Given], Any]] = {
 }
 _NO_KERNEL = "the library has no kernel for it"
 _CHOICE = "it chooses tokens, outside the model's graph"
+_EXPERTS = ("gate_rows", "moe_experts", "moe_experts_int4", "moe_experts_int8", "router_topk")
 #: the other ops of the catalogue, and why there is none
 NO_INSTRUCTION: Mapping[str, str] = {
     **dict.fromkeys(("apply_logit_bias", "apply_penalties", "argmax", "sample"), _CHOICE),
     **dict.fromkeys(("causal_conv_silu", "gated_delta_rule"), "it works on slots"),
     **dict.fromkeys(("layer_norm", "rms_norm_offset"), _NO_KERNEL),
+    **dict.fromkeys(_EXPERTS, _NO_KERNEL),
     **{name: _NO_KERNEL for name in OPS if name not in WRITERS},
 }
 

@@ -9,7 +9,7 @@ import torch
 from anychip_sdk.conformance.context import Context
 from anychip_sdk.conformance.requirements import Case, requirement
 from anychip_sdk.conformance.trial import op_cases
-from anychip_sdk.conformance.trial.op_cases import BATCH_OPS, HEAD_OPS, LOGIT_OPS, Sizes, per_op
+from anychip_sdk.conformance.trial.op_cases import BATCH_OPS, EXPERT_OPS, HEAD_OPS, LOGIT_OPS, Sizes, per_op
 from anychip_sdk.conformance.trial.oracle import verify
 from anychip_sdk.conformance.trial.trials import Trial, resolved, trial
 from anychip_sdk.ops.base import CATALOGUE, Op
@@ -36,8 +36,9 @@ def values_are_within_bounds(context: Context, case: Case) -> None:
     "AC-OP-002",
     level="MUST",
     text="Kernels over heads and pages MUST be right for all head counts, head dimensions, page sizes, contexts, "
-    "windows, soft caps and sinks that they accept.",
-    cases=per_op(op_cases.geometry_classes, HEAD_OPS),
+    "windows, soft caps and sinks that they accept; kernels over experts for all counts of experts and rows, and all "
+    "ways of routing.",
+    cases=per_op(op_cases.geometry_classes, (*HEAD_OPS, *EXPERT_OPS)),
 )
 def geometries_are_right(context: Context, case: Case) -> None:
     op, dtype = case.params["op"], case.params["dtype"]

@@ -137,10 +137,13 @@ def zeros_keep_their_sign(context: Context, case: Case) -> None:
 @requirement(
     "AC-OP-009",
     level="MUST",
-    text="Among equal logits, argmax MUST take the lowest id, whatever the vocabulary's size.",
-    cases=per_op(only=("argmax",)),
+    text="Among equal logits, argmax and router_topk MUST take the lowest id first, whatever the number of logits.",
+    cases=per_op(only=("argmax", "router_topk")),
 )
 def ties_go_to_the_lowest_id(context: Context, case: Case) -> None:
+    if case.params["op"] == "router_topk":
+        _experts_tie(context, getattr(torch, case.params["dtype"]))
+        return
     for vocab in (1, 2, 33, 301, 4099):
         one = trial(context, "argmax", case.params["dtype"], {"rows": 4, "vocab": vocab})
         logits = one.args[0].clone()
@@ -148,6 +151,16 @@ def ties_go_to_the_lowest_id(context: Context, case: Case) -> None:
         logits[2, vocab // 3 :: max(1, vocab // 5)] = 50.0
         logits[3, vocab - 1] = logits[3, vocab // 2] = 60.0
         verify(context, resolved(context, "argmax", one.dtype, (logits,), one.sizes))
+
+
+def _experts_tie(context: Context, dtype: torch.dtype) -> None:
+    """Whole numbers, whose sums are exact in any order, and each expert there twice."""
+    for experts, top_k in ((6, 3), (34, 4), (130, 9)):
+        x = torch.randint(-2, 3, (7, 16), generator=context.generator()).to(dtype)
+        half = torch.randint(-1, 2, (experts // 2, 16), generator=context.generator()).to(dtype)
+        plain = (top_k, "logits", 1, 1, "max", "softmax", 0.0, 1.0, None, 0)
+        args = (x, torch.cat((half, half)), None, None, *plain)
+        verify(context, resolved(context, "router_topk", dtype, args, {"hidden": 16, "tokens": 7}))
 
 
 def _clones(one: Trial) -> list[Any]:

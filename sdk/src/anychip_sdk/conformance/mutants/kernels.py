@@ -59,6 +59,12 @@ def mha_ignores_the_output_bias(*args: Any) -> Any:
     return exact("mha")(*with_argument("mha", args, out_bias=lambda _: None))
 
 
+@mutant("AC-OP-010", op="moe_experts")
+def experts_overwrite_their_input(x: Tensor, *rest: Any) -> Tensor:
+    """The sum is written where the rows lie, which a shared expert may still have to read."""
+    return x.copy_(exact("moe_experts")(x, *rest))
+
+
 @mutant("AC-OP-001", op="embedding")
 def embedding_misses_the_last_row(step: Step, weight: Tensor) -> Tensor:
     """The last id of the vocabulary gets the row before."""

@@ -10,6 +10,7 @@ import torch
 from anychip_sdk.conformance.claims import Claims
 from anychip_sdk.conformance.requirements import Case, Level
 from anychip_sdk.ops.base import CATALOGUE, Op
+from anychip_sdk.ops.routing_parts import ROUTINGS
 from anychip_sdk.testing.bounds import has_own_dtype
 
 Sizes = Mapping[str, int]
@@ -20,6 +21,8 @@ SLOT_OPS = tuple(name for name, op in sorted(CATALOGUE.items()) if op.keeps_slot
 HEAD_OPS = ("kv_write", "mha", "paged_attention", "qk_norm_rope", "rope", *SLOT_OPS)
 #: with a batch of sequences, which is never empty
 BATCH_OPS = ("mha", "paged_attention", *SLOT_OPS)
+#: over experts
+EXPERT_OPS = ("moe_experts", "moe_experts_int4", "moe_experts_int8", "router_topk")
 #: ops over float32 logits
 LOGIT_OPS = ("apply_logit_bias", "apply_penalties", "argmax", "cap_logits", "sample")
 IN_PLACE = tuple(name for name, op in CATALOGUE.items() if op.mutated)
@@ -42,6 +45,8 @@ WINDOWS = (1, 5, 16, 100)
 STATE_HEADS = ((1, 1), (2, 2), (2, 4), (1, 3), (4, 16))
 STATE_DIMS = ((16, 16), (64, 64), (128, 128), (32, 48), (7, 19))
 CONVOLUTIONS = ({"taps": 1, "channels": 1}, {"taps": 2, "channels": 16}, {"taps": 3, "channels": 129}, {"taps": 7})
+#: (experts, experts of each row)
+EXPERTS = ((4, 1), (8, 2), (60, 4), (64, 6), (128, 8), (160, 9))
 
 
 class Geometry(NamedTuple):
@@ -106,6 +111,8 @@ def geometry_classes(op: Op, claims: Claims, level: Level) -> Iterable[str]:
 
 def geometries(op: str, level: Level) -> tuple[Geometry, ...]:
     """Heads and their dimensions, page sizes, contexts, windows, caps, sinks, rotary dimensions: as the op has them."""
+    if op in EXPERT_OPS:
+        return _mixtures(op)
     thorough = level != "smoke"
     if op in SLOT_OPS:
         return _slot_geometries()
@@ -144,6 +151,21 @@ def _slot_geometries() -> tuple[Geometry, ...]:
     )
 
 
+def _mixtures(op: str) -> tuple[Geometry, ...]:
+    """Numbers of experts and of columns; more rows than experts, and one row; ways of routing."""
+    usual = {"hidden": 64, "inner": 32, "tokens": 9}
+    counts = tuple({**usual, "experts": experts, "columns": of, "top_k": of} for experts, of in EXPERTS)
+    found = [
+        Geometry("experts", counts),
+        Geometry("many-rows", ({**usual, "experts": 4, "columns": 2, "top_k": 2, "tokens": 67},)),
+        Geometry("one-row", ({**usual, "experts": 32, "columns": 5, "top_k": 5, "tokens": 1},)),
+    ]
+    if op == "router_topk":
+        ways = tuple({**usual, "tokens": 33, "experts": 32, "routing": way} for way in range(1, len(ROUTINGS) + 1))
+        found.append(Geometry("routings", ways))
+    return tuple(found)
+
+
 def _paged(usual: Sizes, page_size: int, context_max: int) -> Sizes:
     """Five sequences of at most that context on pages of that size, a few pages more than they need."""
     return {**usual, "page_size": page_size, "context_max": context_max, "pages": 5 * -(-context_max // page_size) + 9}
@@ -177,6 +199,7 @@ def usual(op: str) -> Sizes:
 
 __all__ = [
     "BATCH_OPS",
+    "EXPERT_OPS",
     "HEAD_OPS",
     "IN_PLACE",
     "LOGIT_OPS",
