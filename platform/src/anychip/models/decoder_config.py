@@ -195,7 +195,7 @@ class DecoderConfig(ModelConfig):
         return {"lm_head.weight": "model.embed_tokens.weight"} if self.tie_word_embeddings else {}
 
     def with_layers(self: Self, layers: int, vocab_size: int) -> Self:
-        return replace(self.pick(range(layers)), vocab_size=vocab_size)
+        return replace(self.pick(range(min(layers, self.num_layers))), vocab_size=vocab_size)
 
     def sample(self: Self, vocab_size: int) -> Self:
         """The first layer of each kind."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from anychip.models.gguf_names import GGUFFields
 
@@ -27,22 +28,42 @@ LAYER_TENSORS: Mapping[str, str] = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+#: the same of families with a norm behind attention and one behind the MLP
+POST_NORMS: Mapping[str, str] = {
+    **LAYER_TENSORS,
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
 #: modules whose rows llama's converter interleaves; other architectures keep the model's own order
 INTERLEAVED: Mapping[str, str] = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
 
-# Keys that change the computation of a decoder in a way that no supported class has.
-_REFUSED = ("expert_count", "attention.scale", "logit_scale", "embedding_scale", "residual_scale")
+NONE: Mapping[str, str] = MappingProxyType({})
+# Keys that change the computation of a decoder, and that are refused in families that don't read them.
+_REFUSED = (
+    *("expert_count", "attention.scale", "logit_scale", "embedding_scale", "residual_scale"),
+    *("attn_logit_softcapping", "final_logit_softcapping"),
+)
 
 
-def read_decoder_config(fields: GGUFFields) -> dict[str, object]:
-    """The keys of config.json that a decoder's metadata stands for."""
+def read_decoder_config(
+    fields: GGUFFields, numbers: Mapping[str, str] = NONE, *, is_partial: bool = False, has_window: bool = False
+) -> dict[str, object]:
+    """The keys of config.json that a decoder's metadata stands for.
+
+    Args:
+        fields: the metadata.
+        numbers: further keys that the family reads -> config.json's.
+        is_partial: a part of each head may be turned.
+        has_window: some layers may see a window only.
+    """
     for key in _REFUSED:
-        if fields.number(key) not in (None, 0.0, 1.0):
+        if key not in numbers and fields.number(key) not in (None, 0.0, 1.0):
             fields.problems.append(f"{fields.arch}.{key} is set; models that use it are not supported")
     hidden, heads = fields.required("embedding_length"), fields.required("attention.head_count")
     head_dim = fields.integer("attention.key_length") or hidden // heads
     rotary = fields.integer("rope.dimension_count")
-    if rotary not in (None, head_dim):
+    if rotary not in (None, head_dim) and not is_partial:
         fields.problems.append(
             f"rope.dimension_count {rotary} of head size {head_dim}: partial rotary is not supported"
         )
@@ -62,8 +83,13 @@ def read_decoder_config(fields: GGUFFields) -> dict[str, object]:
         "mlp_bias": "blk.0.ffn_gate.bias" in fields.shapes,
         "rope_theta": _given(fields.number("rope.freq_base"), 10000.0),
     }
+    raw.update({name: fields.number(key) for key, name in numbers.items() if key in fields})
+    if is_partial and rotary is not None:
+        raw["partial_rotary_factor"] = rotary / head_dim
     window = fields.integer("attention.sliding_window")
-    if window:
+    if has_window:
+        raw["sliding_window"] = window or None
+    elif window:
         fields.problems.append(f"{fields.arch}.attention.sliding_window {window} is not supported in GGUF files")
     scaling = _scaling(fields)
     if scaling:
@@ -98,4 +124,4 @@ def _scaling(fields: GGUFFields) -> dict[str, object]:
     return scaling
 
 
-__all__ = ["INTERLEAVED", "LAYER_TENSORS", "TENSORS", "read_decoder_config"]
+__all__ = ["INTERLEAVED", "LAYER_TENSORS", "POST_NORMS", "TENSORS", "read_decoder_config"]

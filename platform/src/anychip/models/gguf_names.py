@@ -64,6 +64,7 @@ class GGUFNames:
         layer_prefix: what precedes a layer's number in the checkpoint's names.
         interleaved: module -> the key of config.json with its number of heads, where converters store the two
             halves of each head's rows as alternating rows.
+        norm_shift: what converters add to the weights of norms.
     """
 
     architecture: str
@@ -72,6 +73,7 @@ class GGUFNames:
     layer_tensors: Mapping[str, str]
     layer_prefix: str = "model.layers."
     interleaved: Mapping[str, str] = field(default_factory=dict)
+    norm_shift: float = 0.0
 
     def tensor(self, name: str) -> str | None:
         """The checkpoint's name of a GGUF tensor, None for one that the family doesn't have."""

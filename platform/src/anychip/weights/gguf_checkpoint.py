@@ -19,11 +19,14 @@ from anychip.weights.quantized import BlockFormat, Bytes, decode_rows
 from anychip.weights.tensors import Opened, TensorInfo, TokenizerSource, row_range
 
 ROPE_FACTORS = "rope_freqs.weight"
+#: key of config.json's rope_scaling -> the tensor that holds it
+LONGROPE = {"short_factor": "rope_factors_short.weight", "long_factor": "rope_factors_long.weight"}
 
 
 class _Place(NamedTuple):
     tensor: GGUFTensor
     permuted_heads: int  # heads whose rows the converter interleaved, 0 for none
+    shift: float  # what the converter added
 
 
 class GGUFReader:
@@ -40,7 +43,8 @@ class GGUFReader:
         if info.shape[1:] == () and place.tensor.format.values > 1:
             return self._vector(place.tensor)[first:last]
         raw = self._rows(info, place, first, last)
-        return decode_rows(raw, place.tensor.format).reshape(last - first, *info.shape[1:])
+        values = decode_rows(raw, place.tensor.format).reshape(last - first, *info.shape[1:])
+        return values - place.shift if place.shift else values
 
     def read_blocks(self, info: TensorInfo, rows: slice) -> tuple[Bytes, BlockFormat]:
         place = self._places[info.name]
@@ -98,6 +102,9 @@ def open_gguf(path: Path) -> Opened:
             ignored = (ROPE_FACTORS,)
             if not problems:
                 _apply_rope_factors(listed[ROPE_FACTORS], raw, problems)
+        if set(LONGROPE.values()) <= set(listed):
+            ignored = (*ignored, *LONGROPE.values())
+            _apply_longrope({key: listed[name] for key, name in LONGROPE.items()}, raw, problems)
         weights = {name: tensor for name, tensor in listed.items() if name not in ignored}
         places = _translate(weights, names, raw, problems)
     return Opened(
@@ -128,7 +135,8 @@ def _translate(
         if permuted and (not tensor.shape or tensor.shape[0] % (2 * permuted)):
             problems.append(f"tensor {name} has shape {list(tensor.shape)}, which {permuted} heads do not divide")
             permuted = 0
-        places[target] = _Place(tensor, permuted)
+        shift = names.norm_shift if target.endswith("norm.weight") else 0.0
+        places[target] = _Place(tensor, permuted, shift)
     if unknown:
         problems.append(f"{len(unknown)} tensors are not known: {shorten(unknown)}")
     return places
@@ -154,13 +162,28 @@ def _apply_rope_factors(tensor: GGUFTensor, raw: dict[str, object], problems: li
             f"tensor {ROPE_FACTORS} is {tensor.format.name} {list(tensor.shape)}, expected F32 [{head_dim // 2}]"
         )
         return
-    raw_rows = tensor.mapped.window(tensor.start, tensor.nbytes).reshape(1, tensor.nbytes)
-    factors = decode_rows(raw_rows, tensor.format).reshape(-1).tolist()
-    scaling = llama3_scaling(factors, theta)
+    scaling = llama3_scaling(_numbers(tensor), theta)
     if scaling is None or "rope_scaling" in raw:
         problems.append(f"tensor {ROPE_FACTORS} holds a rope scaling other than llama3, which is not supported")
     elif scaling["rope_type"] != "default":
         raw["rope_scaling"] = scaling
+
+
+def _apply_longrope(tensors: Mapping[str, GGUFTensor], raw: dict[str, object], problems: list[str]) -> None:
+    """The rest of the scaling stands in the metadata."""
+    wrong = [one.name for one in tensors.values() if one.format.name != "F32" or len(one.shape) != 1]
+    if wrong:
+        problems.append(f"tensors {', '.join(wrong)} are not lists of F32")
+        return
+    told = raw.get("rope_scaling")
+    lists = {key: _numbers(tensor) for key, tensor in tensors.items()}
+    raw["rope_scaling"] = {**(told if isinstance(told, dict) else {}), "rope_type": "longrope", **lists}
+
+
+def _numbers(tensor: GGUFTensor) -> list[float]:
+    raw = tensor.mapped.window(tensor.start, tensor.nbytes).reshape(1, tensor.nbytes)
+    numbers: list[float] = decode_rows(raw, tensor.format).reshape(-1).tolist()
+    return numbers
 
 
 __all__ = ["GGUFReader", "open_gguf"]

@@ -11,6 +11,8 @@ from torch import nn
 from anychip.models.attention import Attention
 from anychip.models.decoder import CausalLM
 from anychip.models.decoder_config import AttentionTraits, DecoderConfig, DecoderDefaults, Factors
+from anychip.models.decoder_gguf import LAYER_TENSORS, TENSORS, read_decoder_config
+from anychip.models.gguf_names import GGUFFields, GGUFNames
 from anychip.models.layer_windows import Windows, parse_windows
 from anychip.models.layers import LayerNorm
 from anychip.models.layouts import unpaired
@@ -21,12 +23,18 @@ from anychip_sdk import ops
 from anychip_sdk.step import Step
 
 
+def _read_gguf(fields: GGUFFields) -> dict[str, object]:
+    numbers = {"logit_scale": "logit_scale", "attention.layer_norm_epsilon": "layer_norm_eps"}
+    return read_decoder_config(fields, numbers, has_window=True)
+
+
 @dataclass(frozen=True)
 class Cohere2Config(DecoderConfig):
     """Logits are multiplied by `logit_scale`. `rms_norm_eps` is the layer norm's."""
 
     architectures = ("Cohere2ForCausalLM",)
     model_type = "cohere2"
+    gguf = GGUFNames("cohere2", _read_gguf, TENSORS, LAYER_TENSORS)
     defaults = DecoderDefaults(
         vocab_size=256000,
         hidden_size=8192,

@@ -11,6 +11,8 @@ from torch import nn
 from anychip.models.attention import Attention
 from anychip.models.decoder import CausalLM
 from anychip.models.decoder_config import AttentionTraits, DecoderConfig, DecoderDefaults, Factors
+from anychip.models.decoder_gguf import POST_NORMS, TENSORS, read_decoder_config
+from anychip.models.gguf_names import GGUFFields, GGUFNames
 from anychip.models.layer_windows import Windows, parse_windows
 from anychip.models.layers import OffsetRMSNorm
 from anychip.models.mlp import GatedMLP
@@ -18,7 +20,21 @@ from anychip.models.raw import Fields
 from anychip_sdk import ops
 from anychip_sdk.step import Step
 
+CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 LARGEST = 1e6  #: that a scalar or a cap may be
+
+
+#: layers of the models whose scores are divided by the root of hidden size / heads: the metadata doesn't say so
+_UNUSUAL_LAYERS = {"gemma2": 46, "gemma3": 62}
+
+
+def read_gemma(fields: GGUFFields) -> dict[str, object]:
+    """The keys of config.json of Gemma 2 or 3, text."""
+    raw = read_decoder_config(fields, {name: name for name in CAPS}, has_window=True)
+    size = raw["head_dim"]
+    if raw["num_hidden_layers"] == _UNUSUAL_LAYERS[fields.arch]:
+        size = fields.required("embedding_length") / fields.required("attention.head_count")
+    return {**dict.fromkeys(CAPS), **raw, "query_pre_attn_scalar": size}
 
 
 @dataclass(frozen=True)
@@ -62,6 +78,7 @@ class GemmaConfig(DecoderConfig):
 class Gemma2Config(GemmaConfig):
     architectures = ("Gemma2ForCausalLM",)
     model_type = "gemma2"
+    gguf = GGUFNames("gemma2", read_gemma, TENSORS, POST_NORMS, norm_shift=1.0)
     defaults = DecoderDefaults(
         vocab_size=256000,
         hidden_size=2304,
@@ -107,4 +124,4 @@ def _cap(fields: Fields, key: str, default: float | None) -> float | None:
     return fields.optional_number(key, above=0, maximum=LARGEST) if key in fields.raw else default
 
 
-__all__ = ["Gemma2Config", "GemmaConfig", "GemmaLayer"]
+__all__ = ["Gemma2Config", "GemmaConfig", "GemmaLayer", "read_gemma"]

@@ -6,10 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from anychip.models.decoder_config import DecoderDefaults
-from anychip.models.families.gemma2 import GemmaConfig
+from anychip.models.decoder_gguf import POST_NORMS, TENSORS
+from anychip.models.families.gemma2 import GemmaConfig, read_gemma
+from anychip.models.gguf_names import GGUFFields, GGUFNames
 from anychip.models.layer_windows import SLIDING_ATTENTION, Windows, parse_windows
 from anychip.models.raw import Fields
 from anychip.models.rope_config import RopeConfig, RopeDefaults, parse_local_rope
+
+
+def _read_gguf(fields: GGUFFields) -> dict[str, object]:
+    local = fields.number("rope.freq_base_swa")
+    return {**read_gemma(fields), "rope_local_base_freq": 10000.0 if local is None else local}
 
 
 @dataclass(frozen=True)
@@ -18,6 +25,7 @@ class Gemma3Config(GemmaConfig):
 
     architectures = ("Gemma3ForCausalLM",)
     model_type = "gemma3_text"
+    gguf = GGUFNames("gemma3", _read_gguf, TENSORS, POST_NORMS, norm_shift=1.0)
     defaults = DecoderDefaults(
         vocab_size=262208,
         hidden_size=2304,

@@ -10,6 +10,8 @@ from torch import nn
 from anychip.models.attention import Attention
 from anychip.models.decoder import CausalLM
 from anychip.models.decoder_config import DecoderConfig, DecoderDefaults
+from anychip.models.decoder_gguf import LAYER_TENSORS, TENSORS, read_decoder_config
+from anychip.models.gguf_names import GGUFFields, GGUFNames
 from anychip.models.layouts import fused_gate_up, unpaired
 from anychip.models.mlp import GatedMLP
 from anychip.models.raw import Fields
@@ -18,12 +20,24 @@ from anychip.models.source import Source
 from anychip_sdk import ops
 from anychip_sdk.step import Step
 
+_GGUF_LAYER = {
+    **LAYER_TENSORS,
+    "post_attention_norm": "post_self_attn_layernorm",
+    "post_ffw_norm": "post_mlp_layernorm",
+    "ffn_up": "mlp.gate_up_proj",
+}
+
+
+def _read_gguf(fields: GGUFFields) -> dict[str, object]:
+    return read_decoder_config(fields, is_partial=True)
+
 
 class Glm4Config(DecoderConfig):
     """Queries, keys and values have biases unless the config says otherwise; the output has none."""
 
     architectures = ("Glm4ForCausalLM",)
     model_type = "glm4"
+    gguf = GGUFNames("glm4", _read_gguf, TENSORS, _GGUF_LAYER)
     defaults = DecoderDefaults(
         vocab_size=151552,
         intermediate_size=13696,

@@ -10,11 +10,23 @@ from torch import nn
 
 from anychip.models.decoder import CausalLM, DecoderLayer
 from anychip.models.decoder_config import AttentionTraits, DecoderConfig, DecoderDefaults, Factors
+from anychip.models.decoder_gguf import INTERLEAVED, LAYER_TENSORS, TENSORS, read_decoder_config
+from anychip.models.gguf_names import GGUFFields, GGUFNames
 from anychip.models.raw import Fields
 from anychip_sdk import ops
 from anychip_sdk.step import Step
 
 LARGEST = 1e6  #: that any of the factors may be
+
+
+def _read_gguf(fields: GGUFFields) -> dict[str, object]:
+    numbers = {
+        "attention.scale": "attention_multiplier",
+        "embedding_scale": "embedding_multiplier",
+        "residual_scale": "residual_multiplier",
+        "logit_scale": "logits_scaling",
+    }
+    return read_decoder_config(fields, numbers)
 
 
 @dataclass(frozen=True)
@@ -23,6 +35,7 @@ class GraniteConfig(DecoderConfig):
 
     architectures = ("GraniteForCausalLM",)
     model_type = "granite"
+    gguf = GGUFNames("granite", _read_gguf, TENSORS, LAYER_TENSORS, interleaved=INTERLEAVED)
     defaults = DecoderDefaults(
         vocab_size=32000, intermediate_size=11008, max_positions=2048, bos=1, eos=2, reads_mlp_bias=True
     )

@@ -8,6 +8,8 @@ from torch import nn
 from anychip.models.attention import Attention, Heads
 from anychip.models.decoder import CausalLM
 from anychip.models.decoder_config import DecoderConfig, DecoderDefaults
+from anychip.models.decoder_gguf import POST_NORMS, TENSORS, read_decoder_config
+from anychip.models.gguf_names import GGUFNames
 from anychip.models.mlp import GatedMLP
 from anychip_sdk import ops
 from anychip_sdk.step import Step
@@ -18,6 +20,7 @@ class Olmo2Config(DecoderConfig):
 
     architectures = ("Olmo2ForCausalLM",)
     model_type = "olmo2"
+    gguf = GGUFNames("olmo2", read_decoder_config, TENSORS, POST_NORMS)
     defaults = DecoderDefaults(
         vocab_size=50304, intermediate_size=11008, max_positions=2048, eos=50279, rms_norm_eps=1e-5
     )

@@ -6,11 +6,26 @@ from torch import nn
 
 from anychip.models.decoder import CausalLM
 from anychip.models.decoder_config import DecoderConfig, DecoderDefaults
+from anychip.models.decoder_gguf import LAYER_TENSORS, TENSORS, read_decoder_config
+from anychip.models.gguf_names import GGUFFields, GGUFNames
 from anychip.models.layer_windows import Windows, one_window
 from anychip.models.layouts import fused_gate_up, fused_qkv
 from anychip.models.raw import Fields
 from anychip.models.rope_config import RopeDefaults
 from anychip.models.source import Source
+
+_GGUF_LAYER = {**LAYER_TENSORS, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
+
+
+def _read_gguf(fields: GGUFFields) -> dict[str, object]:
+    """Lists of longrope stand in tensors, and are added where these are read."""
+    raw = read_decoder_config(fields, is_partial=True, has_window=True)
+    original, factor = fields.integer("rope.scaling.original_context_length"), fields.number("rope.scaling.attn_factor")
+    if original is not None:
+        raw["original_max_position_embeddings"] = original
+    if factor is not None:
+        raw["rope_scaling"] = {"attention_factor": factor}
+    return raw
 
 
 class Phi3Config(DecoderConfig):
@@ -18,6 +33,7 @@ class Phi3Config(DecoderConfig):
 
     architectures = ("Phi3ForCausalLM",)
     model_type = "phi3"
+    gguf = GGUFNames("phi3", _read_gguf, TENSORS, _GGUF_LAYER)
     defaults = DecoderDefaults(
         vocab_size=32064,
         hidden_size=3072,

@@ -10,6 +10,8 @@ from torch import nn
 
 from anychip.models.decoder import CausalLM
 from anychip.models.decoder_config import AttentionTraits, DecoderConfig, DecoderDefaults
+from anychip.models.decoder_gguf import INTERLEAVED, LAYER_TENSORS, TENSORS, read_decoder_config
+from anychip.models.gguf_names import GGUFNames
 from anychip.models.layer_windows import Windows, no_windows, parse_windows
 from anychip.models.raw import Fields
 from anychip.models.rope_config import RopeDefaults
@@ -23,6 +25,7 @@ class SmolLM3Config(DecoderConfig):
 
     architectures = ("SmolLM3ForCausalLM",)
     model_type = "smollm3"
+    gguf = GGUFNames("smollm3", read_decoder_config, TENSORS, LAYER_TENSORS, interleaved=INTERLEAVED)
     defaults = DecoderDefaults(
         vocab_size=128256,
         hidden_size=2048,
