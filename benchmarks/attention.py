@@ -178,7 +178,7 @@ def native_attention(library: native.Library, heads: native.Heads) -> Attention:
         q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: native.AttentionCall, scale: float, window: int | None
     ) -> torch.Tensor:
         out = torch.empty(q.shape, dtype=q.dtype)
-        call(out, q, k, v, scale, window)
+        call(out, q, k, v, native.Scores(scale, window))
         return out
 
     return lambda step: native.AttentionCall(library, step, 0, heads, step.rows), attend

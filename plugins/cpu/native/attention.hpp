@@ -17,6 +17,7 @@ struct AttentionArgs {
   std::int64_t page_stride, slot_stride, head_stride;  // of both caches
   std::int64_t window;                                 // a query sees so many positions; 0: all
   double scale;
+  double soft_cap;     // scores become soft_cap * tanh(score / soft_cap); 0: they stay
   std::int32_t dtype;  // DType
   std::int32_t heads, kv_heads, head_dim;
   // the step
@@ -24,6 +25,7 @@ struct AttentionArgs {
   const std::int32_t* query_start;   // [rows + 1]
   const std::int32_t* context_lens;  // [rows]
   const std::int32_t* page_table;    // [rows, pages_max]
+  const float* sinks;  // [heads]: scores that weigh no value; NULL: there are none
 };
 
 // Keys that are scored at a time, and keys whose softmax is computed from scratch before it is merged. Both start at

@@ -28,7 +28,8 @@ void merge_partials(const Tile& tile, float* partials, std::int64_t count, std::
       const float* more = all + span * stride;
       RunningSums::merge(all, all[dim], all[dim + 1], more, more[dim], more[dim + 1], dim);
     }
-    RunningSums::write(out, all, all[dim + 1], dim);
+    const float sink = RunningSums::sink_weight(args, tile.kv_head * group + row, all[dim]);
+    RunningSums::write(out, all, all[dim + 1] + sink, dim);
   }
 }
 

@@ -78,9 +78,17 @@ class RunningSums {
     to[dim_ + 1] = total_.weights[row];
   }
 
+  // `head`: of the query, for its sink.
   template <class T>
-  void write(std::int64_t row, T* out) const {
-    write(out, total_.sums + row * dim_, total_.weights[row], dim_);
+  void write(std::int64_t row, const AttentionArgs& args, std::int64_t head, T* out) const {
+    const float weights = total_.weights[row] + sink_weight(args, head, total_.largest[row]);
+    write(out, total_.sums + row * dim_, weights, dim_);
+  }
+
+  // Of a head's sink, beside weights whose largest score is `largest`.
+  static float sink_weight(const AttentionArgs& args, std::int64_t head, float largest) {
+    constexpr float kMost = 126.0f;  // the power of two of a weight beside which nothing else counts
+    return args.sinks == nullptr ? 0.0f : exp2(smaller(args.sinks[head] * kLog2E - largest, kMost));
   }
 
   // Adds a later span's partial result to that of the spans before it.

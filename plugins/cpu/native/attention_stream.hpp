@@ -101,6 +101,7 @@ class Stream {
     locate(tile_, seen_, block, places_);
     expect(block, first, last, left - last);
     for_group([&](auto group) { score<decltype(group)::value>(first, last); });
+    if (args_.soft_cap > 0) soften(scores_, rows_ * kBlock, static_cast<float>(args_.soft_cap));
     hide(0, first);
     hide(last, kBlock);
     weigh<Engine>(sums_, 0, rows_, scores_, factors_);
@@ -214,8 +215,9 @@ class Stream {
       if (reader.tile->partial != nullptr) {
         sums_.keep(row, reader.tile->partial + reader.head * anychip::partial_floats(args_));
       } else {
-        const std::int64_t head = reader.tile->token * args_.heads + tile_.kv_head * heads_each_ + reader.head;
-        sums_.write(row, static_cast<T*>(args_.out) + head * dim_);
+        const std::int64_t head = tile_.kv_head * heads_each_ + reader.head;
+        T* out = static_cast<T*>(args_.out) + (reader.tile->token * args_.heads + head) * dim_;
+        sums_.write(row, args_, head, out);
       }
     }
   }

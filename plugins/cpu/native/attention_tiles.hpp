@@ -81,6 +81,8 @@ class Tiles {
       fetch(keys_, share(row), share(row + rows.value));
       score<rows.value>(row);
     });
+    if (args_.soft_cap > 0)
+      soften(scores_ + first * kBlock, (last - first) * kBlock, static_cast<float>(args_.soft_cap));
     for (std::int64_t row = first; row < last; ++row) hide(block, row, scores_ + row * kBlock);
     weigh<Engine>(sums_, first, last, scores_, factors_);
     each_tile(first, last, [&](auto rows, std::int64_t row) {
@@ -260,7 +262,8 @@ class Tiles {
   void finish() {
     T* out = static_cast<T*>(args_.out) + (tile_.token * args_.heads + tile_.kv_head * group_) * dim_;
     for (std::int64_t row = 0; row < rows_; ++row)
-      sums_.write(row, out + (row / group_ * args_.heads + row % group_) * dim_);
+      sums_.write(row, args_, tile_.kv_head * group_ + row % group_,
+                  out + (row / group_ * args_.heads + row % group_) * dim_);
   }
 
   const Tile& tile_;

@@ -5,6 +5,17 @@
 
 namespace {
 
+// Scores within the cap, by a hyperbolic tangent; scores and results are powers of two. So many are whole vectors.
+inline void soften(float* scores, std::int64_t count, float cap) {
+  using F = Simd::F;
+  const F one = Simd::set(1.0f), power = Simd::set(-2.0f / cap), top = Simd::set(cap * kLog2E);
+  for (std::int64_t i = 0; i < count; i += Simd::kWidth) {
+    const F x = Simd::load(scores + i), small = exp2(Simd::max(x, Simd::zero() - x) * power);
+    const F tangent = (one - small) / (one + small);
+    Simd::store(scores + i, Simd::where_negative(x, Simd::zero() - tangent, tangent) * top);
+  }
+}
+
 // Scores of some rows, [rows, keys], become weights, as units; the rows' earlier sums are to be multiplied by their
 // factors.
 template <class Engine>

@@ -17,6 +17,7 @@ struct NormArgs {
   std::int64_t rows, dim, x_stride, residual_stride;
   std::int64_t threads;
   double eps;
+  double offset;  // what the weights are added to
   std::int64_t dtype;
 };
 
@@ -44,14 +45,15 @@ struct HeadsArgs {
   std::int32_t dtype, head_dim, rotary_dim, page_size;
 };
 
-enum Gate : std::int32_t { kSilu = 0, kGelu = 1, kSigmoid = 2, kGates = 3 };
+enum Gate : std::int32_t { kSilu = 0, kGelu = 1, kSigmoid = 2, kGates = 3, kScale = kGates };
 
 struct GatedArgs {
   const void* gate;  // [rows, dim]
-  const void* up;
+  const void* up;    // not read by kScale
   void* out;  // contiguous
   std::int64_t rows, dim, gate_stride, up_stride, threads;
   std::int32_t dtype, kind;
+  double factor;  // of kScale
 };
 
 struct ArgmaxArgs {

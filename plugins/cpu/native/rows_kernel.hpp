@@ -68,13 +68,13 @@ inline float inverse_norm(std::int64_t dim, float eps, Load x, LoadFew few) {
 }
 
 template <class T>
-void norm_row(const T* x, const T* weight, T* out, std::int64_t dim, float eps) {
+void norm_row(const T* x, const T* weight, T* out, std::int64_t dim, float eps, float offset) {
   const auto load = [&](std::int64_t i) { return Simd::load(x + i); };
   const auto few = [&](std::int64_t i, std::int64_t n) { return load_few(x + i, n); };
-  const F factor = Simd::set(inverse_norm(dim, eps, load, few));
+  const F factor = Simd::set(inverse_norm(dim, eps, load, few)), first = Simd::set(offset);
   std::int64_t i = 0;
-  for (; i + W <= dim; i += W) Simd::store(out + i, Simd::load(x + i) * factor * Simd::load(weight + i));
-  if (i < dim) store_few(out + i, load_few(x + i, dim - i) * factor * load_few(weight + i, dim - i), dim - i);
+  for (; i + W <= dim; i += W) Simd::store(out + i, Simd::load(x + i) * factor * (first + Simd::load(weight + i)));
+  if (i < dim) store_few(out + i, load_few(x + i, dim - i) * factor * (first + load_few(weight + i, dim - i)), dim - i);
 }
 
 template <class T>
@@ -86,7 +86,7 @@ void add_row(const T* x, const T* y, T* out, std::int64_t dim) {
 
 template <class T>
 void norm(const NormArgs& args, std::int64_t begin, std::int64_t end) {
-  const float eps = static_cast<float>(args.eps);
+  const float eps = static_cast<float>(args.eps), offset = static_cast<float>(args.offset);
   for (std::int64_t row = begin; row < end; ++row) {
     const T* x = at<T>(args.x, row * args.x_stride);
     if (args.residual != nullptr) {
@@ -94,7 +94,8 @@ void norm(const NormArgs& args, std::int64_t begin, std::int64_t end) {
       add_row(x, at<T>(args.residual, row * args.residual_stride), total, args.dim);
       x = total;
     }
-    if (args.weight != nullptr) norm_row(x, at<T>(args.weight, 0), at<T>(args.out, row * args.dim), args.dim, eps);
+    if (args.weight != nullptr)
+      norm_row(x, at<T>(args.weight, 0), at<T>(args.out, row * args.dim), args.dim, eps, offset);
   }
 }
 
@@ -187,7 +188,20 @@ void gated_row(const T* x, const T* up, T* out, std::int64_t dim) {
 }
 
 template <class T>
+void scale_row(const T* x, T* out, std::int64_t dim, F factor) {
+  std::int64_t i = 0;
+  for (; i + W <= dim; i += W) Simd::store(out + i, Simd::load(x + i) * factor);
+  if (i < dim) store_few(out + i, load_few(x + i, dim - i) * factor, dim - i);
+}
+
+template <class T>
 void gated(const GatedArgs& args, std::int64_t begin, std::int64_t end) {
+  if (args.kind == anychip::kScale) {
+    const F factor = Simd::set(static_cast<float>(args.factor));
+    for (std::int64_t row = begin; row < end; ++row)
+      scale_row(at<T>(args.gate, row * args.gate_stride), at<T>(args.out, row * args.dim), args.dim, factor);
+    return;
+  }
   constexpr decltype(&gated_row<T, silu>) kRows[anychip::kGates] = {gated_row<T, silu>, gated_row<T, gelu>,
                                                                     gated_row<T, sigmoid>};
   const auto one = kRows[args.kind];

@@ -31,12 +31,12 @@ SHAPES = [
 ]
 
 
-def attend(q, k, v, step, scale, window=None, group=0):
+def attend(q, k, v, step, scale, window=None, group=0, soft_cap=None, sinks=None):
     """All rows natively."""
     heads = native.Heads(q.dtype, q.shape[1], *k.shape[2:])
     call = native.AttentionCall(LIBRARY, step, group, heads, step.rows)
     out = torch.full(q.shape, torch.nan, dtype=q.dtype)
-    call(out, q, k, v, scale, window)
+    call(out, q, k, v, native.Scores(scale, window, soft_cap, None if sinks is None else sinks.float()))
     return out
 
 
@@ -61,6 +61,27 @@ def test_attention_is_within_the_error_model(instruction_set, dtype):
             args = random_case("paged_attention", dtype, seed, strided=seed % 2 == 1, **sizes)
             found = check_kernel(CATALOGUE["paged_attention"], attend, args, dtype)
             assert found.passed, (shape, window, found)
+
+
+@BUILT
+@pytest.mark.parametrize("instruction_set", SETS, indirect=True)
+@pytest.mark.parametrize("dtype", list(native.DTYPES))
+def test_capped_scores_and_sinks_are_within_the_error_model(instruction_set, dtype):
+    for seed, shape in enumerate(SHAPES):
+        for scores in ({"soft_cap": 2}, {"sinks": 1}, {"soft_cap": 50, "sinks": 1, "window": 7}):
+            sizes = {"pages": 320, "decode_rows": 2, **shape, **scores}
+            args = random_case("paged_attention", dtype, seed, strided=seed % 2 == 1, **sizes)
+            found = check_kernel(CATALOGUE["paged_attention"], attend, args, dtype)
+            assert found.passed, (shape, scores, found)
+
+
+@BUILT
+@pytest.mark.parametrize("instruction_set", SETS, indirect=True)
+def test_long_rows_with_caps_and_sinks_equal_the_reference(instruction_set):
+    step = random_step(torch.float32, 16, [700, 3, 256, 257], [(130, 600), (90, 90)], head_dim=32)
+    sinks = torch.tensor([-300.0, -2.0, 0.0, 3.0, 40.0, 500.0])  # from none at all to nothing else
+    args = (*step, 0.25, 300, 0, 1.5, sinks)
+    torch.testing.assert_close(attend(*args), paged_attention(*args), rtol=1e-5, atol=1e-5)
 
 
 @BUILT

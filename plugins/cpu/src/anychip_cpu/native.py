@@ -29,19 +29,32 @@ class AttentionArgs(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("q_token_stride", "q_head_stride")),
         *((name, ctypes.c_int64) for name in ("page_stride", "slot_stride", "head_stride", "window")),
         ("scale", ctypes.c_double),
+        ("soft_cap", ctypes.c_double),
         *((name, ctypes.c_int32) for name in ("dtype", "heads", "kv_heads", "head_dim")),
         *((name, ctypes.c_int32) for name in ("rows", "page_size", "pages_max", "threads")),
-        *((name, ctypes.c_void_p) for name in ("query_start", "context_lens", "page_table")),
+        *((name, ctypes.c_void_p) for name in ("query_start", "context_lens", "page_table", "sinks")),
     )
 
 
-def attention_args(
-    out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int | None
-) -> bytes:
-    """AttentionArgs but for the step; k and v have the same strides, the last dimension of all is contiguous."""
-    args = AttentionArgs(dtype=DTYPES[q.dtype], heads=q.shape[1], kv_heads=k.shape[2], head_dim=q.shape[2], scale=scale)
+class Scores(NamedTuple):
+    """What scores become before they are weights."""
+
+    scale: float
+    window: int | None = None
+    soft_cap: float | None = None
+    sinks: torch.Tensor | None = None  #: float32 [heads], contiguous
+
+
+def attention_args(out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: Scores) -> bytes:
+    """AttentionArgs but for the step; k and v have the same strides, the last dimension of all is contiguous.
+
+    The memory of the tensors, the sinks among them, must stay.
+    """
+    args = AttentionArgs(dtype=DTYPES[q.dtype], heads=q.shape[1], kv_heads=k.shape[2], head_dim=q.shape[2])
+    args.scale, args.soft_cap = scores.scale, scores.soft_cap or 0.0
+    args.sinks = None if scores.sinks is None else scores.sinks.data_ptr()
     pointers = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()
-    _CALL.pack_into(memoryview(args).cast("B"), 0, *pointers, *q.stride()[:2], *k.stride()[:3], window or 0)
+    _CALL.pack_into(memoryview(args).cast("B"), 0, *pointers, *q.stride()[:2], *k.stride()[:3], scores.window or 0)
     return bytes(args)
 
 
@@ -78,15 +91,15 @@ class AttentionCall:
         self._bytes = memoryview(args).cast("B")
         self._address = ctypes.addressof(args)
 
-    def __call__(
-        self, out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int | None
-    ) -> None:
+    def __call__(self, out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: Scores) -> None:
         """k and v have the same strides; the last dimension of all is contiguous."""
         page, slot, head, _ = k.stride()
         token, query, _ = q.stride()
         pointers = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()
-        _CALL.pack_into(self._bytes, 0, *pointers, token, query, page, slot, head, window or 0)
-        self._args.scale = scale
+        _CALL.pack_into(self._bytes, 0, *pointers, token, query, page, slot, head, scores.window or 0)
+        args = self._args
+        args.scale, args.soft_cap = scores.scale, scores.soft_cap or 0.0
+        args.sinks = None if scores.sinks is None else scores.sinks.data_ptr()
         if self._run(self._address):
             message = "native attention: no memory for its intermediate results"
             raise MemoryError(message)
@@ -225,6 +238,7 @@ __all__ = [
     "AttentionCall",
     "Heads",
     "Library",
+    "Scores",
     "attention_args",
     "is_supported_head_dim",
     "library",

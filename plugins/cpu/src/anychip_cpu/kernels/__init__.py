@@ -80,7 +80,7 @@ def register(registry: Registrar) -> None:
 def _needs(library: native.Library | native.Absent) -> Mapping[str, Need]:
     """What the native attention needs."""
     limits = f"a multiple of {native.HEAD_DIM_STEP} up to {native.HEAD_DIM_MAX}"
-    return {**(_absence(library) or {"head_dim": Need(native.is_supported_head_dim, limits)}), **PLAIN_SCORES}
+    return _absence(library) or {"head_dim": Need(native.is_supported_head_dim, limits)}
 
 
 def _absence(library: native.Library | native.Absent) -> Mapping[str, Need]:
@@ -97,7 +97,9 @@ def _natives(rows: Rows) -> dict[str, KernelFunction]:
         "kv_write": rows.kv_write,
         "qk_norm_rope": rows.qk_norm_rope,
         "rms_norm": rows.rms_norm,
+        "rms_norm_offset": rows.rms_norm_offset,
         "rope": rows.rope,
+        "scale": rows.scale,
         **{name: rows.gated(name) for name in elementwise.GATES},
     }
 

@@ -12,13 +12,16 @@ from torch.nn.functional import scaled_dot_product_attention
 from anychip_cpu import host, native
 from anychip_cpu.kernels.attention_plan import Block, DecodeBucket, Keys, StepPlan, plan_step
 from anychip_cpu.kernels.cache import are_slots_even
+from anychip_sdk.ops import paged_attention
 from anychip_sdk.registry import Facts, Prepare
 from anychip_sdk.step import Step, StepLimits
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
+_reference: Callable[..., torch.Tensor] = paged_attention.reference
+
 #: what a step's preparation reads
-FACTS = ("heads", "kv_heads", "head_dim", "window", "dtype", "kv_dtype", "group")
+FACTS = ("heads", "kv_heads", "head_dim", "window", "dtype", "kv_dtype", "group", "soft_cap", "sinks")
 
 
 class AttentionStep(NamedTuple):
@@ -69,7 +72,8 @@ class NativeAttention:
         heads, library = heads_of(facts), self._library
         group, window = _group_and_window(facts)
         is_native = native.supports(heads.dtype, heads.head_dim) and is_kept_in(facts)
-        has_tiles = self._has_tiles and heads.dtype == torch.bfloat16
+        are_plain = facts.get("soft_cap") is None and facts.get("sinks") is None  # torch has neither
+        has_tiles = self._has_tiles and heads.dtype == torch.bfloat16 and are_plain
 
         def prepare(step: Step) -> AttentionStep:
             rows = step.decode_rows if has_tiles else step.rows
@@ -94,9 +98,13 @@ class NativeAttention:
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         if prepared.call is None or prepared.dtype != q.dtype or not _is_readable(q, k_cache, v_cache):
-            return self._gathered(q, k_cache, v_cache, prepared, scale, window, group)
+            if soft_cap is None and sinks is None:
+                return self._gathered(q, k_cache, v_cache, prepared, scale, window, group)
+            step = prepared.step
+            return _reference(q, k_cache, v_cache, step, scale, window, group, soft_cap, sinks)
         out = torch.empty(q.shape, dtype=q.dtype)
-        prepared.call(out, q, k_cache, v_cache, scale, window)
+        scores = native.Scores(scale, window, soft_cap, None if sinks is None else sinks.float().contiguous())
+        prepared.call(out, q, k_cache, v_cache, scores)
         if prepared.plan is not None:
             self._gathered.prefill(out, q, (k_cache, v_cache), prepared.plan, scale)
         return out

@@ -9,9 +9,10 @@ import torch
 
 from anychip_cpu import native
 
-_NORM = struct.Struct("=5Q5qdq")
+_NORM = struct.Struct("=5Q5qddq")
 _HEADS = struct.Struct("=" + 3 * "3Q6q2i" + "3Q4qd4i")
-_GATED = struct.Struct("=3Q5q2i")
+_GATED = struct.Struct("=3Q5q2id")
+SCALE = 3  #: the number of the gate that multiplies by a number
 _ARGMAX = struct.Struct("=2Q4q")
 
 
@@ -22,8 +23,9 @@ def norm(
     out: torch.Tensor | None,
     total: torch.Tensor | None,
     eps: float,
+    offset: float = 0.0,
 ) -> bytes:
-    """NormArgs for contiguous tensors; without weight and `out` only the sum is made."""
+    """NormArgs for contiguous tensors; without weight and `out` only the sum is made. Weights are added to `offset`."""
     dim = x.shape[-1]
     return _NORM.pack(
         x.data_ptr(),
@@ -37,11 +39,12 @@ def norm(
         dim,
         torch.get_num_threads(),
         eps,
+        offset,
         native.DTYPES[x.dtype],
     )
 
 
-def gated(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor, kind: int) -> bytes:
+def gated(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor, kind: int, factor: float = 0.0) -> bytes:
     """GatedArgs for [..., dim] of gate and up whose rows lie evenly; `out` is contiguous, `kind` is a gate's number."""
     dim = gate.shape[-1]
     return _GATED.pack(
@@ -55,7 +58,13 @@ def gated(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor, kind: int) ->
         torch.get_num_threads(),
         native.DTYPES[gate.dtype],
         kind,
+        factor,
     )
+
+
+def scaled(x: torch.Tensor, out: torch.Tensor, factor: float) -> bytes:
+    """GatedArgs that multiply [..., dim], whose rows lie evenly, by a number."""
+    return gated(x, x, out, SCALE, factor)
 
 
 def argmax(logits: torch.Tensor, ids: torch.Tensor) -> bytes:

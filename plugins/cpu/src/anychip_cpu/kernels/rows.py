@@ -53,6 +53,14 @@ class Rows:
         self._norm(x, None, weight, out, None, eps)
         return out
 
+    def rms_norm_offset(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        if x.dtype not in self._dtypes or weight.dtype != x.dtype:
+            return norm.rms_norm_offset(x, weight, eps)
+        x, weight = x.contiguous(), weight.contiguous()
+        out = torch.empty_like(x)
+        self._norm(x, None, weight, out, None, eps, 1.0)
+        return out
+
     def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> Pair:
         if x.dtype not in self._dtypes or not x.dtype == residual.dtype == weight.dtype or x.shape != residual.shape:
             return norm.add_rms_norm(x, residual, weight, eps)
@@ -69,9 +77,19 @@ class Rows:
         out: torch.Tensor,
         total: torch.Tensor | None,
         eps: float,
+        offset: float = 0.0,
     ) -> None:
         assert self._library is not None
-        self._library.norm(row_args.norm(x, residual, weight, out, total, eps))
+        self._library.norm(row_args.norm(x, residual, weight, out, total, eps, offset))
+
+    def scale(self, x: torch.Tensor, factor: float) -> torch.Tensor:
+        if x.dtype not in self._dtypes:
+            return elementwise.scale(x, factor)
+        x = _even_rows(x)
+        out = torch.empty(x.shape, dtype=x.dtype)
+        assert self._library is not None
+        self._library.gated(row_args.scaled(x, out, factor))
+        return out
 
     def gated(self, name: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
         """The kernel of one of `elementwise.GATES`."""

@@ -54,6 +54,7 @@ class Writer:
         rope_plan: how the queries and keys of what is written now may be turned.
         vocabulary: logits of a row, once they are written.
         logits_rows: what there is a row of logits for: "tokens" or "logits".
+        held: constants in a form that instructions read.
     """
 
     def __init__(self, buffers: Buffers) -> None:
@@ -63,6 +64,7 @@ class Writer:
         self.rope_plan = RopePlan(False, False, False)
         self.vocabulary = 0
         self.logits_rows = "logits"
+        self.held: list[torch.Tensor] = []
 
     def emit(self, kind: Kind, args: bytes, group: int = 0) -> None:
         self.instructions.append(Instruction(kind, self.is_selected, group, args))
@@ -93,12 +95,22 @@ class Writer:
         self.emit(Kind.NORM, row_args.norm(x, y, None, None, total, 0.0))
         return total
 
-    def add_rms_norm(self, given: Given) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def rms_norm_offset(self, given: Given) -> torch.Tensor:
+        out, _ = self.add_rms_norm({**given, "residual": None}, 1.0)
+        return out
+
+    def scale(self, given: Given) -> torch.Tensor:
+        x = given["x"]
+        out = self.buffers.take(x.shape[1], x.dtype)
+        self.emit(Kind.GATE, row_args.scaled(x, out, given["factor"]))
+        return out
+
+    def add_rms_norm(self, given: Given, offset: float = 0.0) -> tuple[torch.Tensor, torch.Tensor | None]:
         x, residual, weight = given["x"], given["residual"], given["weight"]
         _expect(weight.dtype == x.dtype and weight.is_contiguous(), "a norm's weight of another dtype than its rows'")
         out = self.buffers.take(x.shape[1], x.dtype)
         total = None if residual is None else self.buffers.take(x.shape[1], x.dtype)
-        self.emit(Kind.NORM, row_args.norm(x, residual, weight, out, total, given["eps"]))
+        self.emit(Kind.NORM, row_args.norm(x, residual, weight, out, total, given["eps"], offset))
         return out, total
 
     def multiply(self, x: torch.Tensor, weights: Weights, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -146,7 +158,7 @@ class Writer:
             {**given, "q": q, "k": k, "q_weight": norms[0] if both else None, "k_weight": norms[1] if both else None}
         )
         k_cache, v_cache = self.kv_write({**given, "k": turned, "v": v})
-        mixed = self.paged_attention({**given, "q": queries})
+        mixed = self.paged_attention({**given, "q": queries, "soft_cap": None, "sinks": None})
         out = Weights(given["out_weight"], bias=given["out_bias"])
         return self.multiply(mixed.flatten(1), out), k_cache, v_cache
 
@@ -197,9 +209,16 @@ class Writer:
         _expect(k_cache.shape == v_cache.shape and k_cache.stride() == v_cache.stride(), "values unlike their keys")
         out = self.buffers.take(heads * head_dim, q.dtype)
         mixed = out.view(-1, heads, head_dim)
-        args = native.attention_args(mixed, q, k_cache, v_cache, given["scale"], given["window"])
+        scores = native.Scores(given["scale"], given["window"], given["soft_cap"], self._sinks(given["sinks"]))
+        args = native.attention_args(mixed, q, k_cache, v_cache, scores)
         self.emit(Kind.ATTEND, args, given["group"])
         return mixed
+
+    def _sinks(self, sinks: torch.Tensor | None) -> torch.Tensor | None:
+        if sinks is None:
+            return None
+        self.held.append(sinks.float().contiguous())
+        return self.held[-1]
 
 
 def _expect_caches(like: torch.Tensor, *caches: torch.Tensor) -> None:
@@ -233,7 +252,9 @@ WRITERS: Mapping[str, Callable[[Writer, Given], Any]] = {
     "paged_attention": Writer.paged_attention,
     "qk_norm_rope": Writer.qk_norm_rope,
     "rms_norm": Writer.rms_norm,
+    "rms_norm_offset": Writer.rms_norm_offset,
     "rope": Writer.rope,
+    "scale": Writer.scale,
     "select_rows": Writer.select_rows,
     **{name: _gate(kind) for name, kind in GATES.items()},
 }
@@ -244,7 +265,7 @@ _EXPERTS = ("gate_rows", "moe_experts", "moe_experts_int4", "moe_experts_int8", 
 NO_INSTRUCTION: Mapping[str, str] = {
     **dict.fromkeys(("apply_logit_bias", "apply_penalties", "argmax", "sample"), _CHOICE),
     **dict.fromkeys(("causal_conv_silu", "gated_delta_rule"), "it works on slots"),
-    **dict.fromkeys(("layer_norm", "rms_norm_offset"), _NO_KERNEL),
+    "layer_norm": _NO_KERNEL,
     **dict.fromkeys(_EXPERTS, _NO_KERNEL),
     **{name: _NO_KERNEL for name in OPS if name not in WRITERS},
 }

@@ -214,7 +214,9 @@ _FORMS: Mapping[str, Form] = {
     "paged_attention": _attended,
     "qk_norm_rope": _heads,
     "rms_norm": _whole_rows,
+    "rms_norm_offset": _whole_rows,
     "rope": _heads,
+    "scale": _even_rows,
     "select_rows": _even_rows,
     **dict.fromkeys(GATES, _even_rows),
 }

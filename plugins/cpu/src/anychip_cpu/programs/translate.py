@@ -69,7 +69,7 @@ class _Translator:
         outputs = [self._output(name) for name in piece.outputs]
         if not writer.instructions:
             raise CannotTranslateError("the piece computes nothing")
-        held = [*writer.buffers.all, *self._weights]
+        held = [*writer.buffers.all, *writer.held, *self._weights]
         return Translated(writer.instructions, held, inputs, outputs, writer.vocabulary, writer.logits_rows)
 
     def _input(self, name: str) -> torch.Tensor:
