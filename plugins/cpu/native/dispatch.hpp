@@ -2,7 +2,9 @@
 #pragma once
 
 #include "attention.hpp"
+#include "experts.hpp"
 #include "recurrent.hpp"
+#include "routing.hpp"
 #include "rows.hpp"
 #include "sampling.hpp"
 
@@ -17,6 +19,8 @@ struct Kernels {
   RowKernels rows;
   SamplingKernels sampling;
   RecurrentKernels recurrent;
+  ExpertKernels experts;
+  RoutingKernels routing;
 };
 
 const Kernels* portable_kernels();

@@ -9,9 +9,12 @@
 
 #include "attention_kernel.hpp"
 #include "dense_kernel.hpp"
+#include "experts_kernel.hpp"
 #include "recurrent_kernel.hpp"
+#include "routing_kernel.hpp"
 #include "rows_kernel.hpp"
 #include "sampling_kernel.hpp"
+#include "singles_kernel.hpp"
 
 #include "dispatch.hpp"
 
@@ -25,12 +28,19 @@ const Kernels* avx512_kernels() {
       rows::kKernels,
       sampling::kKernels,
       recurrent::kKernels,
+      experts::kKernels,
+      routing::kKernels,
   };
   return &kernels;
 }
 
 const DenseKernels* avx512_dense() {
   static const DenseKernels kernels = dense::table("avx512");
+  return &kernels;
+}
+
+const DenseKernels* avx512_singles() {
+  static const DenseKernels kernels = singles::table("avx512");
   return &kernels;
 }
 

@@ -8,7 +8,9 @@
 
 #include "attention_kernel.hpp"
 #include "dense_kernel.hpp"
+#include "experts_kernel.hpp"
 #include "recurrent_kernel.hpp"
+#include "routing_kernel.hpp"
 #include "rows_kernel.hpp"
 #include "sampling_kernel.hpp"
 
@@ -24,6 +26,8 @@ const Kernels* avx512_bf16_kernels() {
       rows::kKernels,
       sampling::kKernels,
       recurrent::kKernels,
+      experts::kKernels,
+      routing::kKernels,
   };
   return &kernels;
 }

@@ -11,10 +11,13 @@
 
 #include "attention_kernel.hpp"
 #include "dense_kernel.hpp"
+#include "experts_kernel.hpp"
 #include "products_kernel.hpp"
 #include "recurrent_kernel.hpp"
+#include "routing_kernel.hpp"
 #include "rows_kernel.hpp"
 #include "sampling_kernel.hpp"
+#include "singles_kernel.hpp"
 
 #include "dispatch.hpp"
 
@@ -28,6 +31,8 @@ const Kernels* portable_kernels() {
       rows::kKernels,
       sampling::kKernels,
       recurrent::kKernels,
+      experts::kKernels,
+      routing::kKernels,
   };
   return &kernels;
 }
@@ -39,6 +44,11 @@ const ProductKernels* portable_products() {
 
 const DenseKernels* portable_dense() {
   static const DenseKernels kernels = dense::table("portable");
+  return &kernels;
+}
+
+const DenseKernels* portable_singles() {
+  static const DenseKernels kernels = singles::table("portable");
   return &kernels;
 }
 

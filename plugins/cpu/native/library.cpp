@@ -4,11 +4,21 @@
 #include <new>
 #include <stdexcept>
 
+#ifdef ANYCHIP_AMX_BF16
+#include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#endif
+
 #include "compact.hpp"
 #include "dense.hpp"
 #include "dispatch.hpp"
+#include "experts.hpp"
 #include "products.hpp"
 #include "program.hpp"
+#include "routing.hpp"
 #include "threads.hpp"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -55,6 +65,22 @@ const Kernels* best() {
 }
 
 std::atomic<const Kernels*> g_kernels{nullptr};
+std::atomic<bool> g_uses_tiles{true};
+
+#ifdef ANYCHIP_AMX_BF16
+// Whether the processor has tiles of bfloat16 and the system lets this process have their registers.
+bool may_use_tiles() {
+  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
+  constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & (kBf16 | kTile)) != (kBf16 | kTile)) return false;
+#if defined(__linux__)
+  return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+#endif
 
 }  // namespace
 
@@ -89,6 +115,30 @@ const DenseKernels* chosen_dense() {
 #endif
   return portable_dense();
 }
+
+const DenseKernels* chosen_singles() {
+  const char* name = chosen_kernels()->name;
+#ifdef ANYCHIP_AVX512
+  if (std::strncmp(name, "avx512", 6) == 0) return avx512_singles();
+#endif
+#ifdef ANYCHIP_AVX2
+  if (std::strcmp(name, "avx2") == 0) return avx2_singles();
+#endif
+  return portable_singles();
+}
+
+const DenseKernels* chosen_expert_dense(std::int64_t in) {
+#ifdef ANYCHIP_AMX_BF16
+  static const bool has_tiles = may_use_tiles();
+  if (has_tiles && g_uses_tiles.load(std::memory_order_relaxed) && in % 32 == 0 &&
+      std::strcmp(chosen_kernels()->name, "avx512_bf16") == 0)
+    return amx_bf16_dense();
+#endif
+  static_cast<void>(in);
+  return chosen_dense();
+}
+
+void use_tiles(bool is_used) { g_uses_tiles.store(is_used); }
 
 bool choose_kernels(const char* name) {
   for (int index = 0; index < kCandidates; ++index) {
@@ -137,6 +187,21 @@ EXPORT std::int32_t anychip_cpu_product(const anychip::ProductArgs* args) {
     return 1;
   }
 }
+
+// 0: done; 1: out of memory
+EXPORT std::int32_t anychip_cpu_experts(const anychip::ExpertsArgs* args) {
+  try {
+    anychip::experts(*args);
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
+// 0: experts of bfloat16 do without the processor's matrix tiles from now on
+EXPORT void anychip_cpu_use_tiles(std::int32_t is_used) { anychip::use_tiles(is_used != 0); }
+
+EXPORT void anychip_cpu_route(const anychip::RouteArgs* args) { anychip::route(*args); }
 
 EXPORT std::int64_t anychip_cpu_plan_compact(const anychip::CompactArgs* args) { return anychip::plan_compact(*args); }
 

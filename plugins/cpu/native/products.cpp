@@ -95,7 +95,7 @@ RoundedRows ProductScratch::take(const ProductArgs& args, std::int64_t rows_at_o
 }
 
 DenseRows ProductScratch::take_dense(const ProductArgs& args, std::int64_t rows_at_once) {
-  const std::int64_t pairs = (args.in + 1) / 2;
+  const std::int64_t pairs = args.bits == kSingleBits ? args.in : (args.in + 1) / 2;
   const std::size_t values = args.rows * pairs;
   if (panels_.size() < values) panels_.resize(values);
   const RowBlocks blocks = blocks_of(args.rows, rows_at_once);
@@ -112,8 +112,8 @@ void ProductScratch::make_room(std::int64_t members) {
 
 ProductWork::ProductWork(const ProductArgs& product, ProductScratch& scratch)
     : args(product), kernels(chosen_products()), rounded(), dense(nullptr), rows() {
-  if (args.bits == kDenseBits || args.bits == kCompactBits) {
-    dense = chosen_dense();
+  if (args.bits == kDenseBits || args.bits == kCompactBits || args.bits == kSingleBits) {
+    dense = args.bits == kSingleBits ? chosen_singles() : chosen_dense();
     rows = scratch.take_dense(args, dense->rows_at_once);
   } else {
     rounded = scratch.take(args, kernels->rows_at_once);

@@ -16,6 +16,8 @@ constexpr std::int64_t kPart = 32;
 constexpr std::int64_t kTileOutputs = 32;
 // `bits` of weights that are no integers: as they are, and packed without loss
 constexpr std::int32_t kDenseBits = 16, kCompactBits = 12;
+// of those that are floats
+constexpr std::int32_t kSingleBits = 32;
 
 // Weights are unsigned, so that one instruction multiplies them with signed activations: what is 128 or 8 too much is
 // taken off again with the sum of a part's activations.
@@ -25,7 +27,7 @@ constexpr std::int32_t kDenseBits = 16, kCompactBits = 12;
 // 4 bits half. What is padded is zero times a scale of zero.
 //
 // 16 bits: bfloat16 without a scale, as pairs of neighbours: [tile][pairs][32 outputs][2 values]. 12 bits: the same, as
-// compact.hpp says.
+// compact.hpp says. 32 bits: floats without a scale: [tile][in][32 outputs].
 struct ProductArgs {
   const void* x;  // [rows, in]
   const std::uint8_t* weight;
@@ -64,7 +66,7 @@ struct alignas(64) UnpackedPair {
 };
 
 // Activations for weights of bfloat16, not rounded. A block is [pairs][its rows]. A pair is 32 bits, the earlier value
-// in the lower half; an odd value is paired with zero.
+// in the lower half; an odd value is paired with zero. For weights that are floats a single one takes a pair's place.
 struct DenseRows : RowBlocks {
   std::uint32_t* panels;
   std::int64_t pairs;
@@ -92,6 +94,7 @@ const ProductKernels* avx512_vnni_products();
 // those that fit the chosen kernels
 const ProductKernels* chosen_products();
 const DenseKernels* chosen_dense();
+const DenseKernels* chosen_singles();
 
 // Where rounded or arranged activations lie; kept from one product to the next.
 class ProductScratch {
@@ -118,7 +121,7 @@ struct ProductWork {
   const ProductArgs args;
   const ProductKernels* kernels;
   RoundedRows rounded;
-  const DenseKernels* dense;  // with weights of bfloat16, else NULL
+  const DenseKernels* dense;  // with weights that are no integers, else NULL
   DenseRows rows;
   std::int64_t tiles;
   std::atomic<std::int64_t> next_tile{0};

@@ -38,6 +38,7 @@ std::int64_t rows_of(const StepArgs& step, bool is_selected) { return is_selecte
 
 void bring(NormArgs& args, const StepArgs& step, Scope scope) { args.rows = rows_of(step, scope.is_selected); }
 void bring(GatedArgs& args, const StepArgs& step, Scope scope) { args.rows = rows_of(step, scope.is_selected); }
+void bring(RouteArgs& args, const StepArgs& step, Scope scope) { args.rows = rows_of(step, scope.is_selected); }
 void bring(GatherArgs& args, const StepArgs& step, Scope scope) {
   args.numbers = scope.is_selected ? step.logit_rows : step.token_ids;
 }
@@ -49,11 +50,13 @@ void bring(HeadsArgs& args, const StepArgs& step, Scope scope) {
 
 Share<NormArgs>::Kernel kernel(const NormArgs& args) { return chosen_kernels()->rows.norm[args.dtype]; }
 Share<GatedArgs>::Kernel kernel(const GatedArgs& args) { return chosen_kernels()->rows.gated[args.dtype]; }
+Share<RouteArgs>::Kernel kernel(const RouteArgs&) { return chosen_kernels()->routing.route; }
 Share<HeadsArgs>::Kernel kernel(const HeadsArgs& args) { return chosen_kernels()->rows.heads[args.dtype]; }
 Share<GatherArgs>::Kernel kernel(const GatherArgs&) { return gather; }
 
 std::int64_t elements(const NormArgs& args) { return args.dim; }
 std::int64_t elements(const GatedArgs& args) { return args.dim; }
+std::int64_t elements(const RouteArgs& args) { return args.experts * args.chosen; }
 std::int64_t elements(const GatherArgs& args) { return args.row_bytes; }
 std::int64_t elements(const HeadsArgs& args) {
   std::int64_t heads = 0;
@@ -103,6 +106,26 @@ class ProductStage final : public Stage {
   bool is_selected_;
   ProductScratch& scratch_;
   std::optional<ProductWork> work_;
+};
+
+class ExpertStage final : public Stage {
+ public:
+  ExpertStage(const ExpertsArgs& args, bool is_selected, ExpertScratch& scratch)
+      : args_(args), is_selected_(is_selected), scratch_(scratch) {}
+
+  void begin(const StepArgs& step) override {
+    args_.tokens = rows_of(step, is_selected_);
+    args_.threads = step.threads;
+    work_.emplace(args_, scratch_);
+  }
+
+  void run(Team& team) override { experts_in_team(*work_, team); }
+
+ private:
+  ExpertsArgs args_;
+  bool is_selected_;
+  ExpertScratch& scratch_;
+  std::optional<ExpertWork> work_;
 };
 
 class AttentionStage final : public Stage {
@@ -182,6 +205,7 @@ void Program::add(const Instruction& one, std::int64_t tokens) {
   const bool is_selected = one.is_selected != 0;
   const Scope scope{is_selected, one.group};
   attention_turn_ = one.kind == kAttend && !kinds_.empty() && kinds_.back() == kAttend ? 1 - attention_turn_ : 0;
+  experts_turn_ = one.kind == kMix && !kinds_.empty() && kinds_.back() == kMix ? 1 - experts_turn_ : 0;
   kinds_.push_back(one.kind);
   switch (one.kind) {
     case kGather:
@@ -194,6 +218,16 @@ void Program::add(const Instruction& one, std::int64_t tokens) {
     case kGate:
       stages_.push_back(std::make_unique<RowStage<GatedArgs>>(one.gated, scope));
       return;
+    case kRoute:
+      stages_.push_back(std::make_unique<RowStage<RouteArgs>>(one.route, scope));
+      return;
+    case kMix: {
+      ExpertsArgs largest = one.experts;
+      largest.tokens = tokens;
+      ExpertWork(largest, experts_[experts_turn_]);
+      stages_.push_back(std::make_unique<ExpertStage>(one.experts, is_selected, experts_[experts_turn_]));
+      return;
+    }
     case kHeads:
       limit(one.heads, one.group);
       stages_.push_back(std::make_unique<RowStage<HeadsArgs>>(one.heads, scope));
@@ -243,6 +277,7 @@ void Program::run(const StepArgs& step) {
   const std::lock_guard<std::mutex> lock(mutex_);
   check(step);
   products_.make_room(step.threads);
+  for (ExpertScratch& scratch : experts_) scratch.make_room(step.threads);
   for (Stage* stage : attention_stages_) stage->begin(step);  // takes the memory, which nobody may lack further on
   stages_.front()->begin(step);
   Walk all{stages_, kinds_, step};

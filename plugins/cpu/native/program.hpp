@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "attention_work.hpp"
+#include "experts.hpp"
 #include "products.hpp"
+#include "routing.hpp"
 #include "rows.hpp"
 
 namespace anychip {
@@ -20,7 +22,7 @@ struct GatherArgs {
   std::int64_t limit, table_stride_bytes, row_bytes;
 };
 
-enum InstructionKind : std::int32_t { kGather, kNorm, kMultiply, kHeads, kAttend, kGate, kKinds };
+enum InstructionKind : std::int32_t { kGather, kNorm, kMultiply, kHeads, kAttend, kGate, kRoute, kMix, kKinds };
 
 // All but what a step brings, which is zero here.
 struct Instruction {
@@ -35,6 +37,8 @@ struct Instruction {
     HeadsArgs heads;
     AttentionArgs attention;
     GatedArgs gated;
+    RouteArgs route;
+    ExpertsArgs experts;
   };
 };
 
@@ -83,8 +87,10 @@ class Program {
 
   std::mutex mutex_;
   ProductScratch products_;
-  AttentionScratch attention_[2];  // a stage is begun while the one before still runs: neighbours have one each
-  std::size_t attention_turn_ = 0;
+  // a stage is begun while the one before still runs: neighbours have one each
+  AttentionScratch attention_[2];
+  ExpertScratch experts_[2];
+  std::size_t attention_turn_ = 0, experts_turn_ = 0;
   std::vector<std::unique_ptr<Stage>> stages_;
   std::vector<std::int32_t> kinds_;  // of the stages
   std::vector<Stage*> attention_stages_;

@@ -9,7 +9,7 @@ import torch
 from anychip_cpu import kernels, pool
 from anychip_cpu.device import CpuDevice, probe
 from anychip_cpu.diagnosis import findings
-from anychip_cpu.kernels import dense, packed, quantized
+from anychip_cpu.kernels import dense, experts, packed, quantized, routing
 from anychip_cpu.programs import compiled, refusals
 from anychip_sdk.backend import BackendInfo, Requirements
 from anychip_sdk.device import Device, DeviceConfig, DeviceInfo
@@ -59,6 +59,10 @@ def anychip_create_kv_pool(spec: PoolSpec, device: Device) -> KVPool:
 
 @hookimpl
 def anychip_prepare_weight(name: str, tensor: torch.Tensor, op: str) -> PreparedWeight | None:
+    if op in experts.OPS:
+        return experts.prepare(name, tensor, op)
+    if op == routing.OP:
+        return routing.prepare(tensor)
     if op in quantized.OPS:
         return quantized.prepare(tensor)
     if op in packed.OPS and tensor.dtype == dense.DTYPE and dense.lack() is None:

@@ -113,6 +113,7 @@ class Library:
         norm, heads, gated, argmax: take the bytes of their struct in rows.hpp; `heads` returns 0 when done.
         convolve, delta: the same of recurrent.hpp; both return 0 when done.
         product: the same of products.hpp.
+        experts, route: the same of experts.hpp and routing.hpp; `experts` returns 0 when done.
         plan_compact, pack_compact: the same of compact.hpp; `plan_compact` returns how many bytes are needed.
         program, run, free: the functions of program.hpp; `run` takes the program, StepArgs and each group's GroupArgs.
         sample, penalise: the same of sampling.hpp; `penalise` returns 0 when done.
@@ -126,15 +127,17 @@ class Library:
         self.gated, self.argmax = opened.anychip_cpu_gated, opened.anychip_cpu_argmax
         self.convolve, self.delta = opened.anychip_cpu_convolve, opened.anychip_cpu_delta
         self.product = opened.anychip_cpu_product
+        self.experts, self.route = opened.anychip_cpu_experts, opened.anychip_cpu_route
         self.plan_compact, self.pack_compact = opened.anychip_cpu_plan_compact, opened.anychip_cpu_pack_compact
         self.sample, self.penalise = opened.anychip_cpu_sample, opened.anychip_cpu_penalise
         for function in (
             *(self.norm, self.heads, self.gated, self.argmax, self.product),
             *(self.plan_compact, self.pack_compact, self.sample, self.penalise, self.convolve, self.delta),
+            *(self.experts, self.route),
         ):
             function.argtypes, function.restype = (ctypes.c_char_p,), None
         self.plan_compact.restype = ctypes.c_int64
-        for function in (self.heads, self.product, self.penalise, self.convolve, self.delta):
+        for function in (self.heads, self.product, self.penalise, self.convolve, self.delta, self.experts):
             function.restype = ctypes.c_int32
         self.program, self.run, self.free = opened.anychip_cpu_program, opened.anychip_cpu_run, opened.anychip_cpu_free
         self.program.argtypes = (ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64)
@@ -155,6 +158,10 @@ class Library:
         """The instruction set whose kernels run."""
         name: bytes = self._opened.anychip_cpu_kernels()
         return name.decode()
+
+    def use_tiles(self, is_used: bool) -> None:
+        """Whether experts of bfloat16 are multiplied by the processor's matrix tiles, where it has any."""
+        self._opened.anychip_cpu_use_tiles(int(is_used))
 
     def choose(self, kernels: str) -> bool:
         """Take another instruction set's kernels; False: the processor or the library hasn't got them."""

@@ -28,15 +28,18 @@ KERNELS = {
     "avx512": AVX512,
     "avx512_bf16": (*AVX512, "-mavx512bf16"),
     "avx512_vnni": (*AVX512, "-mavx512vnni"),
+    "amx_bf16": (*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
 }
 COMMON = (
     "attention.cpp",
     "compact.cpp",
+    "experts.cpp",
     "library.cpp",
     "penalties.cpp",
     "products.cpp",
     "program.cpp",
     "recurrent.cpp",
+    "routing.cpp",
     "rows.cpp",
     "sampling.cpp",
     "threads.cpp",

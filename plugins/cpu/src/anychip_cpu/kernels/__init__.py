@@ -12,12 +12,14 @@ from anychip_cpu.kernels import (
     cache,
     dense,
     elementwise,
+    experts,
     linear,
     norm,
     packed,
     penalties,
     quantized,
     rope,
+    routing,
     sampling,
 )
 from anychip_cpu.kernels.attention import NativeAttention, PagedAttention
@@ -26,7 +28,7 @@ from anychip_cpu.kernels.recurrent import Recurrent
 from anychip_cpu.kernels.rows import Rows
 from anychip_sdk.ops import apply_logit_bias
 from anychip_sdk.ops.quantized import BLOCK
-from anychip_sdk.registry import KernelFunction, Need, Registrar, multiple_of, one_of
+from anychip_sdk.registry import KernelFunction, Need, Registrar, at_most, multiple_of, one_of
 
 FLOATS = (torch.bfloat16, torch.float32, torch.float16)
 PLAIN_SCORES: Mapping[str, Need] = {"soft_cap": one_of(None), "sinks": one_of(None)}
@@ -71,6 +73,7 @@ def register(registry: Registrar) -> None:
         registry.register(
             name, kernel, dtypes=FLOATS, requires={**needs, **blocks_need}, prepares_weight=True, name="native"
         )
+    _register_mixtures(registry, library)
     for name, kernel in {**_natives(rows), **_choosers(Drawing(loaded)), **_recurrent(Recurrent(loaded))}.items():
         registry.register(name, kernel, dtypes=FLOATS, requires=_absence(library), name="native")
     for name, kernel in _SIMPLE.items():
@@ -127,6 +130,33 @@ def _register_dense(registry: Registrar, products: dense.Dense, attention: Nativ
             requires=needs,
             prepares_weight=True,
             prepare=mha.prepare if name == "mha" else None,
+            name="native",
+        )
+
+
+def _register_mixtures(registry: Registrar, library: native.Library | native.Absent) -> None:
+    """Routers and experts, all of whose products are the library's."""
+    loaded = None if isinstance(library, native.Absent) else library
+    needs = _absence(library)
+    registry.register(
+        routing.OP,
+        routing.Router(loaded),
+        dtypes=FLOATS,
+        requires={**needs, "experts": at_most(routing.EXPERTS_MAX)},
+        prepares_weight=True,
+        name="native",
+    )
+    mixtures = experts.Experts(loaded)
+    for name in experts.OPS:
+        is_plain = name == "moe_experts"
+        groups: dict[str, Need] = {} if is_plain else {"group_size": multiple_of(BLOCK)}
+        blocks_need: dict[str, Need] = {"block": one_of(BLOCK)} if name == "moe_experts_int8" else {}
+        registry.register(
+            name,
+            mixtures.kernel(name),
+            dtypes=experts.DTYPES if is_plain else FLOATS,
+            requires={**needs, **groups, **blocks_need},
+            prepares_weight=True,
             name="native",
         )
 

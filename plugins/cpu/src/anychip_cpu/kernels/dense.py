@@ -14,7 +14,7 @@ from anychip_cpu.kernels.products import TILE, WEIGHTS, Packed, Weights, multipl
 from anychip_sdk.hooks import PreparedWeight
 
 DTYPE = torch.bfloat16
-PLAIN_BITS, COMPACT_BITS = 16, 12
+PLAIN_BITS, COMPACT_BITS, SINGLE_BITS = 16, 12, 32
 #: columns that compact weights are packed by
 GROUP = 4
 #: CompactArgs of compact.hpp
@@ -88,6 +88,15 @@ def plain(tensor: torch.Tensor) -> PreparedWeight:
     return PreparedWeight(Packed(packed, outputs, PLAIN_BITS), packed.nbytes, "tiled")
 
 
+def single(tensor: torch.Tensor) -> PreparedWeight:
+    """A matrix in float32, in tiles; without a rounding, whatever dtype it has."""
+    outputs, columns = tensor.shape
+    source = functional.pad(tensor, (0, 0, 0, -outputs % TILE)).view(-1, TILE, columns).transpose(1, 2)
+    packed = WEIGHTS.take(4 * source.numel()).view(torch.float32).view(source.shape)
+    packed.copy_(source)
+    return PreparedWeight(Packed(packed, outputs, SINGLE_BITS), packed.nbytes, "tiled")
+
+
 @lru_cache(maxsize=1)
 def lack() -> str | None:
     """What these kernels would need to be the best for bfloat16 here; None: nothing, and `prepare` is for them."""
@@ -103,4 +112,4 @@ def lack() -> str | None:
     return None if library.is_parallel else "an OpenMP runtime"
 
 
-__all__ = ["DTYPE", "Dense", "compact", "lack", "plain", "prepare"]
+__all__ = ["DTYPE", "Dense", "compact", "lack", "plain", "prepare", "single"]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from anychip_cpu import native
-from anychip_cpu.kernels import row_args
+from anychip_cpu.kernels import experts, routing, row_args
 from anychip_cpu.kernels.elementwise import GATES, OPS
 from anychip_cpu.kernels.products import Packed, Weights, packed_args
 from anychip_cpu.programs.buffers import Buffers
@@ -147,6 +147,24 @@ class Writer:
         inner = self.gate(gate, up, GATES["silu_mul"])
         return self.multiply(inner, Weights(given["down_weight"], bias=given["down_bias"]))
 
+    def router_topk(self, given: Given) -> routing.Choice:
+        x, weight, gate = given["x"], given["weight"], given["shared_gate"]
+        logits = self.buffers.take(weight.outputs, torch.float32)
+        self.multiply(x, Weights(weight, bias=given["logit_bias"]), logits)
+        shares = None if gate is None else self.multiply(x, Weights(gate), self.buffers.take(1, torch.float32))
+        way = routing.Way(*(given[name] for name in routing.Way._fields))
+        to = (self.buffers.take(way.top_k + way.shared, dtype) for dtype in (torch.int32, torch.float32))
+        made = routing.Choice(*to)
+        self.emit(Kind.ROUTE, routing.route_args(logits, given["selection_bias"], shares, way, made))
+        return made
+
+    def moe_experts(self, given: Given) -> torch.Tensor:
+        x = given["x"]
+        out = self.buffers.take(x.shape[1], x.dtype)
+        mixture = experts.mixture(given)
+        self.emit(Kind.MIX, experts.experts_args(x, given["ids"], given["weights"], mixture, out))
+        return out
+
     def mha(self, given: Given) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         heads, (kv_heads, head_dim) = given["heads"], given["k_cache"].shape[2:]
         qkv = self.multiply(given["x"], Weights(given["qkv_weight"], bias=given["qkv_bias"]))
@@ -249,11 +267,13 @@ WRITERS: Mapping[str, Callable[[Writer, Given], Any]] = {
     "lm_head": Writer.lm_head,
     "lm_head_int8": Writer.lm_head_int8,
     "mha": Writer.mha,
+    **dict.fromkeys(experts.OPS, Writer.moe_experts),
     "paged_attention": Writer.paged_attention,
     "qk_norm_rope": Writer.qk_norm_rope,
     "rms_norm": Writer.rms_norm,
     "rms_norm_offset": Writer.rms_norm_offset,
     "rope": Writer.rope,
+    routing.OP: Writer.router_topk,
     "scale": Writer.scale,
     "select_rows": Writer.select_rows,
     **{name: _gate(kind) for name, kind in GATES.items()},

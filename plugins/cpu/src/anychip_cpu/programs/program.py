@@ -29,6 +29,8 @@ class Kind(IntEnum):
     HEADS = 3
     ATTEND = 4
     GATE = 5
+    ROUTE = 6
+    MIX = 7
 
 
 class Instruction(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any, Union
 import torch
 
 from anychip_cpu import host, native
+from anychip_cpu.kernels import experts, routing
 from anychip_cpu.kernels.elementwise import GATES
 from anychip_cpu.kernels.rows import HEAD_DIM_MAX
 from anychip_cpu.programs.instructions import NO_INSTRUCTION, WRITERS
@@ -19,6 +20,8 @@ from anychip_sdk.registry import Facts, Resolution, dtype_name
 KERNELS = ("native", "add", "embedding", "select_rows")
 #: products that the step brings the place of
 HEADS = ("lm_head", "lm_head_int8")
+#: what a router tells experts, of other dtypes than their own
+ROUTED = {"ids": torch.int32, "weights": torch.float32}
 #: how many rows a value is given to see how it lies in memory: a number that no view names
 ROWS = 1_000_003
 
@@ -112,15 +115,16 @@ class _Check:
         if arg.state:
             is_known = not is_value or value.name in self._states
             return None if is_known else "its caches come from a call that is not compiled"
-        if is_value != (is_own_dtype(arg) and not arg.weight):
+        if is_value != (not arg.weight and (is_own_dtype(arg) or arg.name in ROUTED)):
             return f"its {arg.name} is {'computed' if is_value else 'a constant'}"
         if not is_value:
             return None
         if value.name in self._logits:
             return "it reads logits"
         form = self._forms.get(value.name)
-        if form is None or form.dtype != dtype:
-            return f"its {arg.name} is not {dtype_name(dtype)}"
+        wanted = ROUTED.get(arg.name, dtype)
+        if form is None or form.dtype != wanted:
+            return f"its {arg.name} is not {dtype_name(wanted)}"
         rows = "tokens" if call.op == "select_rows" else call.rows
         return None if self._program.shapes[value.name][0] == rows else f"its {arg.name} has other rows than its result"
 
@@ -161,6 +165,11 @@ def _even_rows(given: Forms, facts: Facts) -> str | None:
     are_even = all(form.dim() == 2 and form.stride(1) == 1 for form in given.values())
     are_alike = len({form.shape for form in given.values()}) <= 1
     return None if are_even and are_alike else "rows whose elements lie apart, or of other than two dimensions"
+
+
+def _mixed(given: Forms, facts: Facts) -> str | None:
+    are_lists = all(given[name].dim() == 2 and given[name].is_contiguous() for name in ROUTED)
+    return _even_rows({"x": given["x"]}, facts) if are_lists else "ids or weights that are a part of wider ones"
 
 
 def _heads(given: Forms, facts: Facts) -> str | None:
@@ -211,11 +220,13 @@ _FORMS: Mapping[str, Form] = {
     "lm_head": _even_rows,
     "lm_head_int8": _even_rows,
     "mha": _block,
+    **dict.fromkeys(experts.OPS, _mixed),
     "paged_attention": _attended,
     "qk_norm_rope": _heads,
     "rms_norm": _whole_rows,
     "rms_norm_offset": _whole_rows,
     "rope": _heads,
+    routing.OP: _even_rows,
     "scale": _even_rows,
     "select_rows": _even_rows,
     **dict.fromkeys(GATES, _even_rows),

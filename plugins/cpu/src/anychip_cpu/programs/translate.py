@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from anychip_cpu.kernels.experts import PackedExperts
 from anychip_cpu.kernels.products import Packed
 from anychip_cpu.programs.buffers import Buffers, addresses
 from anychip_cpu.programs.instructions import WRITERS, CannotTranslateError, RopePlan, Writer
@@ -102,7 +103,7 @@ class _Translator:
             return self._values[value.name]
         if isinstance(value, Constant):
             found = self._constants[value.key]
-            self._weights.append(found.tensor if isinstance(found, Packed) else found)
+            self._weights.extend(_held(found))
             return found
         if isinstance(value, tuple):
             return tuple(map(self._value, value))
@@ -148,6 +149,13 @@ class _Uses:
             if maker is None or not maker.is_view:
                 return True
             name = maker.reads[0]
+
+
+def _held(constant: Any) -> tuple[torch.Tensor, ...]:
+    """The tensors that a constant is made of."""
+    if isinstance(constant, PackedExperts):
+        return (constant.slices, *constant.held)
+    return (constant.tensor if isinstance(constant, Packed) else constant,)
 
 
 def _values_in(args: Sequence[Any]) -> list[str]:
