@@ -3,8 +3,9 @@
     python benchmarks/mixtures.py --rows 1,4,16,512
 
 The shapes of Qwen3-30B-A3B and DeepSeek-V2-Lite. As many layers as are more than any cache holds take turns, and each
-time rows go to other experts, drawn evenly. The roofline reads the distinct experts' weights as they are held once, at the
-rate at which memory is read now, or multiplies at the rate of the fastest products measured now, whichever takes longer.
+time rows go to other experts, drawn evenly. The roofline reads the distinct experts' weights as they are held once, at
+the rate at which memory is read now, or multiplies at the rate of the fastest products measured now, whichever takes
+longer.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 namespace anychip {
 
-enum Score : std::int32_t { kSoftmax = 0, kSigmoid = 1, kLogits = 2 };
+enum Score : std::int32_t { kSoftmaxScore = 0, kSigmoidScore = 1, kLogitScore = 2 };
 enum GroupScore : std::int32_t { kLargest = 0, kTwoLargest = 1 };
 enum Renormalise : std::int32_t { kAsScored = 0, kBySum = 1, kByFlooredSum = 2, kBySoftmax = 3 };
 

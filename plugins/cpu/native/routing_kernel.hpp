@@ -86,10 +86,10 @@ inline void renormalise(const RouteArgs& args, float* weights) {
 inline void route_row(const RouteArgs& args, const float* logits, std::int32_t* ids, float* weights) {
   Scores scores, selection;
   const std::int64_t count = args.experts;
-  if (args.score == anychip::kSoftmax)
+  if (args.score == anychip::kSoftmaxScore)
     softmax(logits, scores.of, count);
   else
-    each(logits, scores.of, count, [&](F v) { return args.score == anychip::kSigmoid ? rows::sigmoid(v) : v; });
+    each(logits, scores.of, count, [&](F v) { return args.score == anychip::kSigmoidScore ? rows::sigmoid(v) : v; });
   bool is_taken[anychip::kExpertsMax] = {}, is_strange = false;
   for (std::int64_t i = 0; i < count; ++i) {
     selection.of[i] = scores.of[i] + (args.selection_bias == nullptr ? 0.0f : args.selection_bias[i]);

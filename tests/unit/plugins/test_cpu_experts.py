@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(isinstance(LIBRARY, native.Absent), reason=f"nat
 EXPERTS = experts.Experts(None if isinstance(LIBRARY, native.Absent) else LIBRARY)
 BFLOAT16 = torch.bfloat16
 SETS = ["portable", "avx2", "avx512", "avx512_bf16"]
-#: one of each, odd sizes, tails of a tile, whole tiles, more rows of an expert than a block or a segment has, none at all
+#: one of each, odd sizes, tails of a tile, whole tiles, more rows of an expert than a block or a segment has, none
 SHAPES = [
     {"tokens": 2, "experts": 1, "columns": 1, "hidden": 2, "inner": 1},
     {"tokens": 5, "experts": 4, "columns": 2, "hidden": 48, "inner": 56},

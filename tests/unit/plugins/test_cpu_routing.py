@@ -82,8 +82,9 @@ def test_shared_experts_come_behind_with_a_weight_of_their_own():
     weight, gate, x = (torch.randn(rows, 64, generator=generator) for rows in (8, 1, 3))
     way = (2, "softmax", 1, 1, "max", "sum", 0.0, 2.5)
     packed = routing.prepare(weight).value
-    plain, gated = ROUTER(x, packed, None, None, *way, None, 2), ROUTER(
-        x, packed, None, None, *way, routing.prepare(gate).value, 2
+    plain, gated = (
+        ROUTER(x, packed, None, None, *way, None, 2),
+        ROUTER(x, packed, None, None, *way, routing.prepare(gate).value, 2),
     )
     assert torch.equal(plain.ids, gated.ids)
     assert plain.ids[:, 2:].tolist() == [[8, 9]] * 3

@@ -40,7 +40,7 @@ class PackedExperts(NamedTuple):
 
 
 class Matrices(NamedTuple):
-    """What all experts multiply with at one place, each prepared; scale and minimum are [experts, tiles, groups, TILE]."""
+    """What all experts multiply with at one place, prepared; scale and minimum are [experts, tiles, groups, TILE]."""
 
     weight: PackedExperts
     scale: torch.Tensor | None = None
