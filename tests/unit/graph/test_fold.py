@@ -85,6 +85,23 @@ def test_whole_blocks_leave_nothing_of_their_parts(backend, kind):
     assert not any(one.refused for policy, one in decisions.items() if policy != "qk_norm_rope" or kind == "qwen3")
 
 
+@pytest.mark.parametrize(
+    ("kind", "config", "products"),
+    [
+        ("gemma2", {}, 4),  # capped scores
+        ("gemma3_text", {}, 4),  # queries and keys normalised with an offset
+        ("smollm3", {"no_rope_layer_interval": 2}, 4),  # a layer that turns nothing
+        ("granite", {}, 4),
+        ("olmo2", {"head_dim": None}, 6),  # norms between the products and the heads: q, k and v stay apart
+    ],
+)
+def test_products_are_joined_where_layers_are_of_another_kind(backend, kind, config, products):
+    graph, decisions = folded(backend, ALL, kind, **config)
+    found = counts(graph)
+    assert found.get("linear", 0) + 2 * found.get("ffn", 0) + 2 * found.get("mha", 0) == 3 * products
+    assert decisions["qkv_proj"].refused == (kind == "olmo2")
+
+
 @pytest.mark.parametrize("policies", [SMALL, ALL])
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
 def test_every_tensor_of_the_checkpoint_is_read_once_after_folding(backend, kind, policies):

@@ -5,6 +5,7 @@ Patterns are over unfused ops; they are applied in the order of anychip_sdk.fusi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from anychip_sdk.fusion import Fusion, concat_rows, split_rows
@@ -21,20 +22,26 @@ from anychip_sdk.ops import (
     paged_attention,
     qk_norm_rope,
     rms_norm,
+    rms_norm_offset,
     rope,
     silu,
     silu_mul,
 )
 
-ATTENTION_CONSTANTS = ("heads", "kv_heads", "head_dim", "scale", "window", "group", "eps")
+ATTENTION_CONSTANTS = ("heads", "kv_heads", "head_dim", "scale", "window", "group", "soft_cap", "eps")
 # fmt: off
 
 
 def _attend(q: Any, k: Any, v: Any, step: Any, table: Any, k_cache: Any, v_cache: Any, scale: Any, window: Any,
-            group: Any) -> Any:
+            group: Any, soft_cap: Any = None, sinks: Any = None) -> Any:
     q, k = rope(q, k, step, table)
+    return _attend_unturned(q, k, v, step, k_cache, v_cache, scale, window, group, soft_cap, sinks)
+
+
+def _attend_unturned(q: Any, k: Any, v: Any, step: Any, k_cache: Any, v_cache: Any, scale: Any, window: Any,
+                     group: Any, soft_cap: Any, sinks: Any) -> Any:
     k_cache, v_cache = kv_write(k, v, k_cache, v_cache, step, group)
-    return paged_attention(q, k_cache, v_cache, step, scale, window, group)
+    return paged_attention(q, k_cache, v_cache, step, scale, window, group, soft_cap, sinks)
 
 
 def _project(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, heads: Any, kv_heads: Any,
@@ -50,41 +57,42 @@ def _project_once(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, 
     return q.view(-1, heads, head_dim), k.view(-1, kv_heads, head_dim), v.view(-1, kv_heads, head_dim)
 
 
-def _attention_plain(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, step: Any, table: Any,
-                     k_cache: Any, v_cache: Any, heads: Any, kv_heads: Any, head_dim: Any, scale: Any, window: Any,
-                     group: Any) -> Any:
-    q, k, v = _project(x, wq, wk, wv, bq, bk, bv, heads, kv_heads, head_dim)
-    return _attend(q, k, v, step, table, k_cache, v_cache, scale, window, group)
+def _plain(project: Callable[..., Any]) -> Callable[..., Any]:
+    def attention(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, step: Any, table: Any, k_cache: Any,
+                  v_cache: Any, heads: Any, kv_heads: Any, head_dim: Any, scale: Any, window: Any, group: Any,
+                  soft_cap: Any, sinks: Any) -> Any:
+        q, k, v = project(x, wq, wk, wv, bq, bk, bv, heads, kv_heads, head_dim)
+        return _attend(q, k, v, step, table, k_cache, v_cache, scale, window, group, soft_cap, sinks)
+
+    return attention
 
 
-def _attention_plain_once(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, step: Any, table: Any,
-                          k_cache: Any, v_cache: Any, heads: Any, kv_heads: Any, head_dim: Any, scale: Any,
-                          window: Any, group: Any) -> Any:
-    q, k, v = _project_once(x, wq, wk, wv, bq, bk, bv, heads, kv_heads, head_dim)
-    return _attend(q, k, v, step, table, k_cache, v_cache, scale, window, group)
+def _unturned(project: Callable[..., Any]) -> Callable[..., Any]:
+    def attention(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, step: Any, k_cache: Any, v_cache: Any,
+                  heads: Any, kv_heads: Any, head_dim: Any, scale: Any, window: Any, group: Any, soft_cap: Any,
+                  sinks: Any) -> Any:
+        q, k, v = project(x, wq, wk, wv, bq, bk, bv, heads, kv_heads, head_dim)
+        return _attend_unturned(q, k, v, step, k_cache, v_cache, scale, window, group, soft_cap, sinks)
+
+    return attention
 
 
-def _attention_normed(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, nq: Any, nk: Any, eps: Any,
-                      step: Any, table: Any, k_cache: Any, v_cache: Any, heads: Any, kv_heads: Any, head_dim: Any,
-                      scale: Any, window: Any, group: Any) -> Any:
-    q, k, v = _project(x, wq, wk, wv, bq, bk, bv, heads, kv_heads, head_dim)
-    q, k = rms_norm(q, nq, eps), rms_norm(k, nk, eps)
-    return _attend(q, k, v, step, table, k_cache, v_cache, scale, window, group)
+def _normed(norm: Callable[..., Any], project: Callable[..., Any]) -> Callable[..., Any]:
+    def attention(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, nq: Any, nk: Any, eps: Any, step: Any,
+                  table: Any, k_cache: Any, v_cache: Any, heads: Any, kv_heads: Any, head_dim: Any, scale: Any,
+                  window: Any, group: Any, soft_cap: Any, sinks: Any) -> Any:
+        q, k, v = project(x, wq, wk, wv, bq, bk, bv, heads, kv_heads, head_dim)
+        q, k = norm(q, nq, eps), norm(k, nk, eps)
+        return _attend(q, k, v, step, table, k_cache, v_cache, scale, window, group, soft_cap, sinks)
 
-
-def _attention_normed_once(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, nq: Any, nk: Any, eps: Any,
-                           step: Any, table: Any, k_cache: Any, v_cache: Any, heads: Any, kv_heads: Any,
-                           head_dim: Any, scale: Any, window: Any, group: Any) -> Any:
-    q, k, v = _project_once(x, wq, wk, wv, bq, bk, bv, heads, kv_heads, head_dim)
-    q, k = rms_norm(q, nq, eps), rms_norm(k, nk, eps)
-    return _attend(q, k, v, step, table, k_cache, v_cache, scale, window, group)
+    return attention
 
 
 def _block_plain(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, step: Any, table: Any, k_cache: Any,
                  v_cache: Any, heads: Any, kv_heads: Any, head_dim: Any, scale: Any, window: Any, group: Any, wo: Any,
                  bo: Any) -> Any:
-    mixed = _attention_plain(x, wq, wk, wv, bq, bk, bv, step, table, k_cache, v_cache, heads, kv_heads, head_dim,
-                             scale, window, group)
+    mixed = _plain(_project)(x, wq, wk, wv, bq, bk, bv, step, table, k_cache, v_cache, heads, kv_heads, head_dim, scale,
+                             window, group, None, None)
     return linear(mixed.flatten(1), wo, bo)
 
 
@@ -100,8 +108,8 @@ def _block_plain_mha(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: An
 def _block_normed(x: Any, wq: Any, wk: Any, wv: Any, bq: Any, bk: Any, bv: Any, nq: Any, nk: Any, eps: Any,
                   step: Any, table: Any, k_cache: Any, v_cache: Any, heads: Any, kv_heads: Any, head_dim: Any,
                   scale: Any, window: Any, group: Any, wo: Any, bo: Any) -> Any:
-    mixed = _attention_normed(x, wq, wk, wv, bq, bk, bv, nq, nk, eps, step, table, k_cache, v_cache, heads, kv_heads,
-                              head_dim, scale, window, group)
+    mixed = _normed(rms_norm, _project)(x, wq, wk, wv, bq, bk, bv, nq, nk, eps, step, table, k_cache, v_cache, heads,
+                                        kv_heads, head_dim, scale, window, group, None, None)
     return linear(mixed.flatten(1), wo, bo)
 
 
@@ -180,8 +188,12 @@ FUSIONS: tuple[Fusion, ...] = (
     Fusion("mha", "mha", _block_plain, _block_plain_mha, ("mha",), ATTENTION_CONSTANTS),
     Fusion("mha", "mha with qk norm", _block_normed, _block_normed_mha, ("mha",), ATTENTION_CONSTANTS),
     Fusion("ffn", "ffn", _mlp, _mlp_ffn, ("ffn",)),
-    Fusion("qkv_proj", "qkv_proj", _attention_plain, _attention_plain_once, (), ATTENTION_CONSTANTS),
-    Fusion("qkv_proj", "qkv_proj with qk norm", _attention_normed, _attention_normed_once, (), ATTENTION_CONSTANTS),
+    Fusion("qkv_proj", "qkv_proj", _plain(_project), _plain(_project_once), (), ATTENTION_CONSTANTS),
+    *(
+        Fusion("qkv_proj", name, _normed(norm, _project), _normed(norm, _project_once), (), ATTENTION_CONSTANTS)
+        for name, norm in (("qkv_proj with qk norm", rms_norm), ("qkv_proj with qk norm from 1", rms_norm_offset))
+    ),
+    Fusion("qkv_proj", "qkv_proj, unturned", _unturned(_project), _unturned(_project_once), (), ATTENTION_CONSTANTS),
     Fusion("gate_up_proj", "gate_up_proj", _gated_silu, _gated_silu_once),
     Fusion("gate_up_proj", "gate_up_proj with gelu", _gated_gelu, _gated_gelu_once),
     Fusion("add_rms_norm", "add_rms_norm", _sum_then_norm, _sum_and_norm, ("add_rms_norm",), ("eps",)),

@@ -30,7 +30,7 @@ def _read_gguf(fields: GGUFFields) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Cohere2Config(DecoderConfig):
-    """Logits are multiplied by `logit_scale`. `rms_norm_eps` is the layer norm's."""
+    """Attention and MLP side by side behind one layer norm; three of four layers have a window, and only these turn."""
 
     architectures = ("Cohere2ForCausalLM",)
     model_type = "cohere2"

@@ -76,6 +76,8 @@ class GemmaConfig(DecoderConfig):
 
 
 class Gemma2Config(GemmaConfig):
+    """Norms before and behind each block; scores and logits have caps; every other layer has a window."""
+
     architectures = ("Gemma2ForCausalLM",)
     model_type = "gemma2"
     gguf = GGUFNames("gemma2", read_gemma, TENSORS, POST_NORMS, norm_shift=1.0)

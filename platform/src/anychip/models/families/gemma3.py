@@ -21,7 +21,7 @@ def _read_gguf(fields: GGUFFields) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Gemma3Config(GemmaConfig):
-    """A scaling of positions is for the layers without a window."""
+    """Gemma 2's, queries and keys normalised per head; five of six have a window and turn by a base of their own."""
 
     architectures = ("Gemma3ForCausalLM",)
     model_type = "gemma3_text"

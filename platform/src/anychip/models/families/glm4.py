@@ -33,7 +33,7 @@ def _read_gguf(fields: GGUFFields) -> dict[str, object]:
 
 
 class Glm4Config(DecoderConfig):
-    """Queries, keys and values have biases unless the config says otherwise; the output has none."""
+    """Norms before and behind each block; half of each head is turned; q, k and v have biases by default."""
 
     architectures = ("Glm4ForCausalLM",)
     model_type = "glm4"

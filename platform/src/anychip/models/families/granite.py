@@ -31,7 +31,7 @@ def _read_gguf(fields: GGUFFields) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class GraniteConfig(DecoderConfig):
-    """`attention_multiplier` is the scale of scores; logits are divided by `logits_scaling`."""
+    """Embeddings, what joins the residual sum, scores and logits are multiplied by numbers of the config."""
 
     architectures = ("GraniteForCausalLM",)
     model_type = "granite"

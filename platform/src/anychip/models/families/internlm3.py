@@ -12,7 +12,7 @@ from anychip.models.raw import Fields
 
 
 class InternLM3Config(DecoderConfig):
-    """`qkv_bias` is about q, k and v; `bias` about all other products."""
+    """Biases where the config asks for them: `qkv_bias` for q, k and v, `bias` for all other products."""
 
     architectures = ("InternLM3ForCausalLM",)
     model_type = "internlm3"

@@ -16,7 +16,7 @@ from anychip_sdk.step import Step
 
 
 class Olmo2Config(DecoderConfig):
-    """Biases of attention where the config asks for them."""
+    """Norms behind attention and MLP, none before; queries and keys are normalised over all heads at once."""
 
     architectures = ("Olmo2ForCausalLM",)
     model_type = "olmo2"

@@ -17,7 +17,7 @@ from anychip.models.rope_config import RopeConfig, RopeDefaults, parse_local_rop
 
 @dataclass(frozen=True)
 class Olmo3Config(DecoderConfig):
-    """A scaling of positions is for the layers without a window."""
+    """OLMo 2's; three of four have a window, and a scaling of positions is for the others."""
 
     architectures = ("Olmo3ForCausalLM",)
     model_type = "olmo3"

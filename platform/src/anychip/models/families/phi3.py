@@ -29,7 +29,7 @@ def _read_gguf(fields: GGUFFields) -> dict[str, object]:
 
 
 class Phi3Config(DecoderConfig):
-    """No biases; positions by longrope, a part of each head turned where the config says so."""
+    """Joined projections without biases; longrope, and a part of each head turned, where the config says so."""
 
     architectures = ("Phi3ForCausalLM",)
     model_type = "phi3"

@@ -21,7 +21,7 @@ Self = TypeVar("Self", bound="SmolLM3Config")
 
 @dataclass(frozen=True)
 class SmolLM3Config(DecoderConfig):
-    """`is_turned` has an entry per layer. By default every fourth layer turns nothing."""
+    """Every fourth layer turns no queries and keys, or those that the config names; windows where it says so."""
 
     architectures = ("SmolLM3ForCausalLM",)
     model_type = "smollm3"
