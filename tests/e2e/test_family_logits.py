@@ -15,6 +15,9 @@ WINDOW = {"sliding_window": 6}
 FAMILIES = {
     "mistral": ("mistral", {"head_dim": 16, **WINDOW}),
     "mistral without window": ("mistral", {"sliding_window": None}),
+    "ministral3": ("ministral3", {"head_dim": 16, "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 8,
+        "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.5}}),
     "smollm3": ("smollm3", {"no_rope_layer_interval": 2, "tie_word_embeddings": False}),
     "internlm3": ("internlm3", {"head_dim": 32, "qkv_bias": True, "bias": True}),
     "granite": ("granite", {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.3,

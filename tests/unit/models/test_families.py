@@ -9,6 +9,7 @@ from anychip_sdk.errors import CheckpointInvalid
 #: architecture -> the class of transformers, and what it calls things otherwise
 CLASSES = {
     "MistralForCausalLM": ("MistralConfig", {}),
+    "Ministral3ForCausalLM": ("Ministral3Config", {}),
     "SmolLM3ForCausalLM": ("SmolLM3Config", {}),
     "InternLM3ForCausalLM": ("InternLM3Config", {}),
     "GraniteForCausalLM": ("GraniteConfig", {}),

@@ -60,13 +60,16 @@ class Decoder(nn.Module):
 class CausalLM(nn.Module):
     """A step in, logits float32 [logits, vocab] out.
 
-    `layers` are called as `DecoderLayer` is; None: they are those.
+    `layers` are called as `DecoderLayer` is; None: they are those. `decoder` takes the place of all between ids and the
+    last norm.
     """
 
-    def __init__(self, config: DecoderConfig, layers: Iterable[nn.Module] | None = None) -> None:
+    def __init__(
+        self, config: DecoderConfig, layers: Iterable[nn.Module] | None = None, decoder: Decoder | None = None
+    ) -> None:
         super().__init__()
         self.config = config
-        self.model = Decoder(config, layers)
+        self.model = decoder or Decoder(config, layers)
         tied = self.model.embed_tokens.weight if config.tie_word_embeddings else None
         self.lm_head = LMHead(config.hidden_size, config.vocab_size, tied_to=tied)
 

@@ -15,6 +15,7 @@ from anychip.models.families.glm4 import Glm4Config
 from anychip.models.families.granite import GraniteConfig
 from anychip.models.families.internlm3 import InternLM3Config
 from anychip.models.families.llama import LlamaConfig
+from anychip.models.families.ministral3 import Ministral3Config
 from anychip.models.families.mistral import MistralConfig
 from anychip.models.families.olmo2 import Olmo2Config
 from anychip.models.families.olmo3 import Olmo3Config
@@ -31,6 +32,7 @@ FAMILIES: tuple[type[ModelConfig], ...] = (
     Qwen2Config,
     Qwen3Config,
     MistralConfig,
+    Ministral3Config,
     SmolLM3Config,
     InternLM3Config,
     GraniteConfig,
