@@ -36,7 +36,8 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor, step: Step, table: torch.Tensor) -> torch.Tensor:
         """x: [tokens, hidden]; table: [positions, rotary_dim]."""
         q, k, v = self.project(x)
-        return self.mix(*self.turn(q, k, step, table), v, step)
+        q, k = self.turn(q, k, step, table)
+        return self.mix(q, k, v, step)
 
     def mix(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: Step) -> torch.Tensor:
         """Keys and values are kept, and what the queries see of all that are kept goes through the last product."""
