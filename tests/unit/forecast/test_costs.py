@@ -3,7 +3,7 @@
 import pytest
 
 from anychip.forecast.costs import Costs, StepShape, sum_of, work_in
-from anychip.forecast.work import KernelUse, OpWork
+from anychip.forecast.work import KernelUse, OpWork, Routed
 from anychip_sdk.speeds import KernelSpeed, Speeds, Work
 
 ALL = KernelUse("mha", "mha acme/mha int8", is_sampled=False, window=None)
@@ -27,6 +27,14 @@ def test_a_step_asks_once_for_weights_and_for_each_row_for_products():
     assert work_in(ALL, ASKED, StepShape(4, 8)) == Work(2, 100, 400, 320, 32, 0, 28)
     assert work_in(ALL, ASKED, StepShape(0, prompt=3)) == Work(2, 100, 300, 0, 0, 18, 21)
     assert work_in(HEAD, OpWork(1, 100, 50), StepShape(0, prompt=300)) == Work(1, 100, 100)
+
+
+def test_of_a_mixture_a_step_reads_the_experts_that_its_rows_reach():
+    use = KernelUse("moe_experts", "moe_experts acme/mix int8", False, None, Routed(experts=8, columns=2))
+    work = OpWork(1, weight_bytes=8000, parameters=200)
+    assert work_in(use, work, StepShape(1, 8)) == Work(1, 2000, 400)
+    assert work_in(use, work, StepShape(4, 8)) == Work(1, 5469, 1600)
+    assert work_in(use, work, StepShape(0, prompt=500)).weight_bytes == 8000
 
 
 def test_parts_of_a_step_add_up():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from anychip.forecast.costs import costs_of
-from anychip.forecast.work import OpWork, work_of
+from anychip.forecast.work import OpWork, Routed, work_of
 from anychip.recipe.schema import Recipe
 from support.plans import plan_of, stub_backend, tiny_config
 
@@ -88,3 +88,19 @@ def test_layers_with_windows_are_told_apart():
     plan = plan_of(recipe, tiny_config("qwen3", **config), stub_backend())
     uses = work_of(plan.graph, plan.program, torch.bfloat16, torch.bfloat16)
     assert {use.window: work.calls for use, work in uses.items() if use.op == "mha"} == {None: 1, 64: 2}
+
+
+@pytest.mark.parametrize(
+    ("experts", "columns", "expected"),
+    [(128, 8, [8, 29.1, 51.6, 82.4]), (64, 6, [6, 20.8, 34.9, 50.8]), (8, 2, [2, 5.5, 7.2, 7.9])],
+)
+def test_rows_reach_as_many_distinct_experts_as_even_draws_do(experts, columns, expected):
+    routed = Routed(experts, columns)
+    assert [routed.distinct(rows) for rows in (1, 4, 8, 16)] == pytest.approx(expected, abs=0.1)
+    assert routed.distinct(0) == 0
+    assert routed.distinct(10_000) == pytest.approx(experts)
+
+
+def test_a_mixture_that_every_row_reaches_whole_is_read_whole():
+    assert Routed(4, 4).distinct(1) == 4
+    assert Routed(2, 3).distinct(5) == 2

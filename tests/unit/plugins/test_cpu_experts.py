@@ -143,3 +143,26 @@ def test_gate_and_up_are_filled_up_each():
     assert torch.equal(padded[0, :10], bias[0, :10])
     assert torch.equal(padded[0, 32:42], bias[0, 10:])
     assert experts.prepare("layers.0.experts.down_bias", bias, "moe_experts").value.shape == (1, 32)
+
+
+@pytest.mark.parametrize("op", experts.OPS)
+def test_experts_may_be_prepared_one_by_one(op):
+    """As a model is loaded: the numbers are those of a stack that is prepared whole."""
+    args = random_case(op, BFLOAT16, 1, tokens=9, experts=4, columns=2, hidden=64, inner=48, bias=True)
+    whole, by_parts = [], []
+    for arg, one in zip(CATALOGUE[op].args, args, strict=True):
+        if not arg.weight or one is None:
+            whole.append(one)
+            by_parts.append(one)
+            continue
+        prepared = experts.prepare(arg.name, one, op)
+        whole.append(prepared.value)
+        if prepared.join is None:
+            assert one.dim() == 2  # a bias
+            by_parts.append(prepared.value)
+            continue
+        parts = [experts.prepare(arg.name, one[index : index + 1], op) for index in range(len(one))]
+        joined = parts[0].join(parts)
+        assert joined.nbytes == prepared.nbytes
+        by_parts.append(joined.value)
+    assert torch.equal(EXPERTS.kernel(op)(*by_parts), EXPERTS.kernel(op)(*whole))

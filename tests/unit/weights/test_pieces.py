@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from anychip.models.source import Source
 from anychip.weights import load as load_module
 from anychip.weights.checkpoint import open_checkpoint
-from anychip.weights.load import Parameter, Shard, check_complete, load, load_quantized
+from anychip.weights.load import Parameter, Shard, check_complete, load, load_quantized, slices_of
 from anychip.weights.pieces import assembled, coverage, pieces, read_blocks
 from anychip.weights.quantize import dequantized, quantize
 from anychip.weights.schemes import Scheme
@@ -206,3 +206,28 @@ def test_a_stack_on_disk_is_read_by_rows_of_its_matrices(tmp_path, directory):
         opened.tensors[GATE] = type(info)(GATE, (4, 32, 64), info.dtype, info.storage, info.nbytes)
         assert opened.read(GATE).shape == (4, 32, 64)
         assert torch.equal(opened.read(GATE, slice(40, 70)), tensors[GATE][40:70])
+
+
+LAYOUTS = {
+    "stacked": (Source("stack", (6, 10, 8)),),
+    "transposed": (Source("turned", (6, 8, 10), transposed=True),),
+    "an expert each": tuple(Source(f"e{expert}", (10, 8)) for expert in range(6)),
+    "halves that alternate": tuple(
+        Source("stack", (6, 10, 8), range(10 * expert + half, 10 * expert + 10, 2))
+        for expert in range(6)
+        for half in range(2)
+    ),
+    "padded": tuple(Source(f"e{expert}", (10, 8), range(7), range(5), padding=(3, 3)) for expert in range(6)),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_stack_of_experts_may_be_loaded_one_by_one(layout):
+    stack = torch.arange(480.0).view(6, 10, 8)
+    single = {f"e{expert}": stack[expert] for expert in range(6)}
+    checkpoint = Tensors(stack=stack, turned=stack.transpose(1, 2).contiguous(), **single)
+    parameter = Parameter("p", (6, 10, 8), LAYOUTS[layout])
+    whole = loaded(checkpoint, parameter.shape, *parameter.sources)
+    parts = [loaded(checkpoint, one.shape, *one.sources) for one in slices_of(parameter)]
+    assert [part.shape for part in parts] == [(1, 10, 8)] * 6
+    assert torch.equal(torch.cat(parts), whole)

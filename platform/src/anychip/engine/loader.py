@@ -22,7 +22,7 @@ from anychip.graph.program import WeightUse, weight_uses
 from anychip.plan.make import Prepared
 from anychip.plan.plan import Plan
 from anychip.weights.checkpoint import Checkpoint
-from anychip.weights.load import Parameter, check_complete, load, load_quantized, total_bytes
+from anychip.weights.load import Parameter, Progress, check_complete, load, load_quantized, slices_of, total_bytes
 from anychip_sdk.backend import Backend
 from anychip_sdk.device import Device, DeviceConfig
 from anychip_sdk.errors import FusionRefused
@@ -211,15 +211,49 @@ class _Loading:
                 self._report("load", done + part, total, what)
 
             done += parameter.nbytes(dtype)
-            if parameter.scheme is None:
-                tensor = load(parameter, checkpoint, self._device, dtype, progress, self._plan.shard)
-                values.update(self._prepared(name, tensor))
+            stacks = self._stacks(parameter, checkpoint, progress)
+            if stacks is not None:
+                values.update(stacks)
                 continue
-            held = load_quantized(parameter, checkpoint, self._device, progress, self._plan.shard)
-            self.errors[name] = held.error
-            for part, tensor in held.parts.items():
-                values.update(self._prepared(f"{name}_{part}", tensor))
+            for part, tensor in self._read(parameter, checkpoint, progress).items():
+                values.update(self._prepared(part, tensor))
         return values
+
+    def _read(self, parameter: Parameter, checkpoint: Checkpoint, progress: Progress) -> dict[str, torch.Tensor]:
+        """The parameter, or the parts of a quantized one, by name."""
+        if parameter.scheme is None:
+            dtype = self._plan.model.dtype.value
+            return {parameter.name: load(parameter, checkpoint, self._device, dtype, progress, self._plan.shard)}
+        held = load_quantized(parameter, checkpoint, self._device, progress, self._plan.shard)
+        self.errors[parameter.name] = max(held.error, self.errors.get(parameter.name, 0.0))
+        return {f"{parameter.name}_{part}": tensor for part, tensor in held.parts.items()}
+
+    def _stacks(self, parameter: Parameter, checkpoint: Checkpoint, progress: Progress) -> dict[str, Any] | None:
+        """A stack of experts in every form in which it is read, expert by expert; None: not all kernels take it so."""
+        if len(parameter.shape) != 3 or not all(use.is_prepared for use in self._parts(parameter)):
+            return None
+        made: dict[str, list[PreparedWeight]] = {}
+        for index, one in enumerate(slices_of(parameter)):
+
+            def behind(what: str, part: int, whole: int, before: int = index) -> None:
+                progress(what, before * whole + part, parameter.shape[0] * whole)
+
+            for name, tensor in self._read(one, checkpoint, behind).items():
+                for use in self._uses[name]:
+                    prepared = self._prepare(name, tensor.to(use.held_dtype(tensor.dtype)), use.op)
+                    if prepared.join is None:
+                        return None
+                    made.setdefault(use.key, []).append(prepared)
+        joined = {key: parts[0].join(parts) for key, parts in made.items() if parts[0].join is not None}
+        self.held_bytes += sum(one.nbytes for one in joined.values())
+        return {key: one.value for key, one in joined.items()}
+
+    def _parts(self, parameter: Parameter) -> list[WeightUse]:
+        """Of the parameter, or of all parts of a quantized one."""
+        if parameter.scheme is None:
+            return self._uses[parameter.name]
+        parts = parameter.scheme.parts(*parameter.shape)
+        return [use for part in parts for use in self._uses.get(f"{parameter.name}_{part.name}", ())]
 
     def _prepared(self, name: str, tensor: torch.Tensor) -> dict[str, Any]:
         """The parameter in every form in which it is read."""

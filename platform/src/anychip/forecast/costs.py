@@ -137,9 +137,10 @@ def costs_of(plan: Plan) -> Costs:
 def work_in(use: KernelUse, work: OpWork, step: StepShape) -> Work:
     """What a step asks of a kernel."""
     rows = step.samples if use.is_sampled else step.tokens
+    read = 1.0 if use.routed is None else use.routed.distinct(rows) / use.routed.experts
     return Work(
         calls=work.calls,
-        weight_bytes=work.weight_bytes,
+        weight_bytes=work.weight_bytes if read == 1.0 else round(work.weight_bytes * read),
         flops=2 * work.parameters * rows,
         kv_bytes=work.kv_bytes_per_token * step.tokens_read(use.window),
         scores=work.scores_per_token * step.tokens_read(use.window),

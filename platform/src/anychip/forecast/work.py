@@ -24,6 +24,17 @@ LOOKED_UP = ("embedding",)  #: ops that read a row of their weight for each toke
 LOGITS_BYTES = 4
 
 
+class Routed(NamedTuple):
+    """How many of a mixture's experts a row is multiplied with."""
+
+    experts: int
+    columns: int  #: of each row
+
+    def distinct(self, rows: int) -> float:
+        """Experts that so many rows can be expected to reach together; each expert is as likely as any other."""
+        return self.experts * (1 - (1 - min(1.0, self.columns / self.experts)) ** rows)
+
+
 class KernelUse(NamedTuple):
     """Ops that one kernel runs with weights held in one dtype, over as many rows, behind one window."""
 
@@ -31,6 +42,7 @@ class KernelUse(NamedTuple):
     kernel: str  #: as `anychip_sdk.speeds.kernel_name` has it
     is_sampled: bool  #: its rows are those whose logits are wanted, not all tokens
     window: int | None
+    routed: Routed | None = None  #: of its weights a step reads those of the experts that its rows reach
 
 
 @dataclass(frozen=True)
@@ -87,13 +99,23 @@ class _Reader:
     def read(self, call: Call, bound: Resolution) -> tuple[KernelUse, OpWork]:
         own = bound.compute_dtype or self._dtype
         specs = list(self._specs(call))
-        work = replace(_products(call.op, specs, own), calls=1, moved_bytes_per_row=self._moved_bytes(call, own))
+        routed = self._routed(call)
+        products = _products(call.op, specs, own) if routed is None else _mixture(routed, specs, own)
+        work = replace(products, calls=1, moved_bytes_per_row=self._moved_bytes(call, own))
         window = None
         if CATALOGUE[call.op].error.depth == "context":  # it sums over a context: attention
             window = call.named().get("window")
             work += self._attention(call)
         held = next((one.quantized.part.dtype for one in specs if one.quantized and _is_matrix(one)), own)
-        return KernelUse(call.op, name_of(bound, held), call.rows == "logits", window), work
+        return KernelUse(call.op, name_of(bound, held), call.rows == "logits", window, routed), work
+
+    def _routed(self, call: Call) -> Routed | None:
+        """Of the ops on a mixture's experts; None for any other."""
+        experts = call.facts.get("experts")
+        ids = call.named().get("ids")
+        if not isinstance(experts, int) or not isinstance(ids, Value):
+            return None
+        return Routed(experts, width(self._program.shapes[ids.name]))
 
     def _specs(self, call: Call) -> Iterator[WeightSpec]:
         for one in call.args:
@@ -146,9 +168,20 @@ def _products(op: str, specs: list[WeightSpec], dtype: torch.dtype) -> OpWork:
     )
 
 
-def _is_matrix(spec: WeightSpec) -> bool:
+def _mixture(routed: Routed, specs: list[WeightSpec], dtype: torch.dtype) -> OpWork:
+    """All experts' weights, and what a row is multiplied with: one expert's for each of its columns."""
+    matrices = [_matrix(spec) for spec in specs if _is_matrix(spec, dimensions=3)]
+    return OpWork(
+        weight_bytes=sum(spec.elements * spec.itemsize(dtype) for spec in specs),
+        parameters=sum(map(math.prod, matrices)) * routed.columns // routed.experts,
+        matrices=len(matrices),
+        matrix_bytes_per_row=sum(sum(shape[1:]) for shape in matrices) * dtype.itemsize * routed.columns,
+    )
+
+
+def _is_matrix(spec: WeightSpec, dimensions: int = 2) -> bool:
     if spec.quantized is None:
-        return len(spec.shape) == 2
+        return len(spec.shape) == dimensions
     return spec.quantized.part.name == "weight"
 
 
@@ -161,4 +194,4 @@ def _is_activation(arg: Arg) -> bool:
     return arg.dtype == "T" and bool(arg.shape) and not arg.weight and not arg.state
 
 
-__all__ = ["LOGITS_BYTES", "KernelUse", "OpWork", "name_of", "work_of"]
+__all__ = ["LOGITS_BYTES", "KernelUse", "OpWork", "Routed", "name_of", "work_of"]

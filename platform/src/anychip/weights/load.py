@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 
 from anychip.models.source import Source
 from anychip.weights.checkpoint import Checkpoint
-from anychip.weights.pieces import coverage, pieces, read, read_blocks
+from anychip.weights.pieces import coverage, part_of, pieces, read, read_blocks
 from anychip.weights.quantize import dequantized, quantize, stored_parts
 from anychip.weights.schemes import Scheme
 from anychip_sdk.device import Device
@@ -132,6 +132,14 @@ def load_quantized(
     return Quantized(targets, math.sqrt(error / size) if size else 0.0)
 
 
+def slices_of(parameter: Parameter) -> Iterator[Parameter]:
+    """Of a stack [experts, rows, columns] each expert's part, as a stack of one."""
+    experts, rows, columns = parameter.shape
+    for expert in range(experts):
+        sources = tuple(part_of(parameter.sources, range(expert * rows, (expert + 1) * rows)))
+        yield replace(parameter, shape=(1, rows, columns), sources=sources)
+
+
 def _check_shard(shard: Shard) -> None:
     if shard.size != 1:
         message = f"rank {shard.rank} of {shard.size}: tensor parallelism is not built yet; use one device"
@@ -146,4 +154,14 @@ def total_bytes(parameters: Mapping[str, Parameter], dtype: torch.dtype) -> int:
     return sum(one.nbytes(dtype) for one in parameters.values())
 
 
-__all__ = ["Parameter", "Progress", "Quantized", "Shard", "check_complete", "load", "load_quantized", "total_bytes"]
+__all__ = [
+    "Parameter",
+    "Progress",
+    "Quantized",
+    "Shard",
+    "check_complete",
+    "load",
+    "load_quantized",
+    "slices_of",
+    "total_bytes",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -102,6 +103,18 @@ def read_blocks(checkpoint: Checkpoint, piece: Piece) -> tuple[Bytes, BlockForma
     return np.ascontiguousarray(np.pad(raw, ((0, 0), (0, padding)))), block
 
 
+def part_of(sources: Sequence[Source], rows: range) -> Iterator[Source]:
+    """Some of a parameter's rows, which are counted over all its sources."""
+    first = 0
+    for source in sources:
+        height, (taken, _) = source.size[0], source.taken
+        start, stop = max(rows.start - first, 0), min(rows.stop - first, height)
+        if start < stop:
+            kept = taken[start : min(stop, len(taken))]
+            yield replace(source, rows=kept, padding=(stop - start - len(kept), source.padding[1]))
+        first += height
+
+
 def assembled(sources: Sequence[Source], tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """The numbers of whole tensors, row by row, as one flat tensor."""
     return torch.cat([_of_whole(source, tensors[source.tensor]).flatten() for source in sources])
@@ -146,4 +159,4 @@ def _counts(sources: Sequence[Source]) -> dict[range, Counts]:
     return found
 
 
-__all__ = ["Coverage", "Piece", "assembled", "coverage", "pieces", "read", "read_blocks"]
+__all__ = ["Coverage", "Piece", "assembled", "coverage", "part_of", "pieces", "read", "read_blocks"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -145,12 +145,25 @@ def prepare(name: str, tensor: torch.Tensor, op: str) -> PreparedWeight:
     if op != "moe_experts" and tensor.is_floating_point():
         filled = _filled(tensor, halves)
         tiles = filled.view(len(tensor), -1, TILE, tensor.shape[2]).transpose(2, 3).contiguous()
-        return PreparedWeight(tiles, tiles.nbytes, "tiled")
+        return PreparedWeight(tiles, tiles.nbytes, "tiled", join=_joined_tiles)
     made = [_packed(_filled(one.unsqueeze(0), halves)[0]) for one in tensor]
     slices = torch.tensor([[one.value.tensor.data_ptr(), one.value.bits] for one in made], dtype=torch.int64)
     packed = PackedExperts(slices.view(-1, 2), tuple(one.value.tensor for one in made), _columns(tensor))
     layout = made[0].layout if made else "tiled"
-    return PreparedWeight(packed, sum(one.nbytes for one in made) + slices.nbytes, layout)
+    return PreparedWeight(packed, sum(one.nbytes for one in made) + slices.nbytes, layout, join=_joined)
+
+
+def _joined(stacks: Sequence[PreparedWeight]) -> PreparedWeight:
+    packed: list[PackedExperts] = [stack.value for stack in stacks]
+    slices = torch.cat([one.slices for one in packed])
+    held = tuple(tensor for one in packed for tensor in one.held)
+    whole = PackedExperts(slices, held, packed[0].columns)
+    return PreparedWeight(whole, sum(stack.nbytes for stack in stacks), stacks[0].layout)
+
+
+def _joined_tiles(stacks: Sequence[PreparedWeight]) -> PreparedWeight:
+    tiles = torch.cat([stack.value for stack in stacks])
+    return PreparedWeight(tiles, tiles.nbytes, stacks[0].layout)
 
 
 def _columns(weight: torch.Tensor) -> int:
