@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ from anychip.engine.request import GenerateRequest, SamplingParams, TokenEvent
 from anychip.plan.make import Prepared, prepare, prepare_with
 from anychip.recipe.schema import Recipe
 from anychip_sdk.backend import Backend
+from anychip_sdk.kv import KVPool
+from anychip_sdk.step import Slots, Step
 from anychip_sdk.testing import chunk_step
 
 NO_FUSION: Mapping[str, Any] = {"policies": []}
+SLOT = 1  #: of sequences that no scheduler has given one
 
 
 def make_recipe(source: Path | str, **sections: Mapping[str, Any]) -> Recipe:
@@ -66,16 +70,28 @@ def logits_of(model: LoadedModel, token_ids: Sequence[int], chunks: Sequence[int
     """float32 [tokens, vocab]: the logits behind every token, computed in chunks of the given lengths."""
     size = model.pool.layout.page_size
     pages = model.pool.alloc(-(-len(token_ids) // size))[::-1]  # not in rising order
+    model.pool.clear_slots([SLOT] if model.pool.layout.slots else [])
     out = []
     start = 0
     for count in chunks or [len(token_ids)]:
-        step = chunk_step(token_ids, start, count, pages, size, len(model.pool.groups))
+        step = sequence_step(model.pool, token_ids, start, count, pages)
         with torch.inference_mode():
             out.append(model.forward(step).clone())
         start += count
     assert start == len(token_ids)
     model.pool.free(pages)
     return torch.cat(out)
+
+
+def sequence_step(
+    pool: KVPool, token_ids: Sequence[int], start: int, count: int, pages: Sequence[int], slot: int = SLOT
+) -> Step:
+    """A step of some tokens of one sequence, which has these pages and this slot."""
+    step = chunk_step(token_ids, start, count, pages, pool.layout.page_size, len(pool.groups))
+    slots = Slots(torch.tensor([slot]))
+    kinds = [group.spec.kind for group in pool.groups]
+    entries = [slots if kind == "slot" else entry for kind, entry in zip(kinds, step.groups, strict=True)]
+    return replace(step, groups=tuple(entries))
 
 
 def run(core: EngineCore, requests: Sequence[GenerateRequest], *, check: bool = True) -> dict[tuple[str, int], Any]:

@@ -154,6 +154,34 @@ class AttentionStage final : public Stage {
   std::optional<AttentionWork> work_;
 };
 
+Share<ConvolveArgs>::Kernel kernel(const ConvolveArgs& args) {
+  return chosen_kernels()->recurrent.convolve[args.dtype];
+}
+Share<DeltaArgs>::Kernel kernel(const DeltaArgs& args) { return chosen_kernels()->recurrent.delta[args.dtype]; }
+
+// An op on states in slots.
+template <class Args>
+class RecurrentStage final : public Stage {
+ public:
+  RecurrentStage(const Args& args, std::int32_t group) : args_(args), group_(group) {}
+
+  void begin(const StepArgs& step) override {
+    args_.rows.query_start = step.query_start;
+    args_.rows.slots = step.groups[group_].slots;
+    args_.rows.rows = step.rows;
+    const std::int64_t parts = parts_of(args_);
+    const bool is_small = parts * elements_of(args_) < kWorthMeeting;
+    share_.emplace(args_, kernel(args_), parts, std::max<std::int64_t>(1, is_small ? parts : 1));
+  }
+
+  void run(Team&) override { share_->work(); }
+
+ private:
+  Args args_;
+  std::int32_t group_;
+  std::optional<Share<Args>> share_;
+};
+
 bool are_below(const std::int64_t* numbers, std::int64_t count, std::int64_t limit) {
   return std::all_of(numbers, numbers + count, [limit](std::int64_t one) { return one >= 0 && one < limit; });
 }
@@ -228,6 +256,10 @@ void Program::add(const Instruction& one, std::int64_t tokens) {
       stages_.push_back(std::make_unique<ExpertStage>(one.experts, is_selected, experts_[experts_turn_]));
       return;
     }
+    case kConvolve:
+      return add_recurrent(one.convolve, one.group);
+    case kDelta:
+      return add_recurrent(one.delta, one.group);
     case kHeads:
       limit(one.heads, one.group);
       stages_.push_back(std::make_unique<RowStage<HeadsArgs>>(one.heads, scope));
@@ -245,6 +277,12 @@ void Program::add(const Instruction& one, std::int64_t tokens) {
       attention_stages_.push_back(stages_.back().get());
       return;
   }
+}
+
+template <class Args>
+void Program::add_recurrent(const Args& args, std::int32_t group) {
+  limit_slots(group, args.rows.slot_count);
+  stages_.push_back(std::make_unique<RecurrentStage<Args>>(args, group));
 }
 
 void Program::limit(const HeadsArgs& args, std::int32_t group) {
@@ -267,8 +305,9 @@ void Program::check(const StepArgs& step) const {
               slots_.size() <= static_cast<std::size_t>(step.group_count);
   for (std::size_t group = 0; fits && group < slots_.size(); ++group) {
     if (slots_[group] == kUnread) continue;
-    const std::int64_t* slots = step.groups[group].slots;
-    fits = step.tokens == 0 || (slots != nullptr && are_below(slots, step.tokens, slots_[group]));
+    const GroupArgs& args = step.groups[group];
+    const std::int64_t count = args.page_table == nullptr ? step.rows : step.tokens;
+    fits = count == 0 || (args.slots != nullptr && are_below(args.slots, count, slots_[group]));
   }
   if (!fits) throw std::out_of_range("a step's numbers");
 }

@@ -9,6 +9,7 @@
 #include "attention_work.hpp"
 #include "experts.hpp"
 #include "products.hpp"
+#include "recurrent.hpp"
 #include "routing.hpp"
 #include "rows.hpp"
 
@@ -22,7 +23,9 @@ struct GatherArgs {
   std::int64_t limit, table_stride_bytes, row_bytes;
 };
 
-enum InstructionKind : std::int32_t { kGather, kNorm, kMultiply, kHeads, kAttend, kGate, kRoute, kMix, kKinds };
+enum InstructionKind : std::int32_t {
+  kGather, kNorm, kMultiply, kHeads, kAttend, kGate, kRoute, kMix, kConvolve, kDelta, kKinds
+};
 
 // All but what a step brings, which is zero here.
 struct Instruction {
@@ -39,13 +42,15 @@ struct Instruction {
     GatedArgs gated;
     RouteArgs route;
     ExpertsArgs experts;
+    ConvolveArgs convolve;
+    DeltaArgs delta;
   };
 };
 
-// Where a step's tokens lie in one group of states; all zero where the group keeps no pages.
+// Where a step's tokens lie in one group of states.
 struct GroupArgs {
-  const std::int64_t* slots;       // [tokens]
-  const std::int32_t* page_table;  // [rows, pages_max]
+  const std::int64_t* slots;       // [tokens], or of a group that keeps one state per sequence [rows]
+  const std::int32_t* page_table;  // [rows, pages_max]; NULL: the group keeps no pages
   std::int64_t pages_max;
 };
 
@@ -83,6 +88,8 @@ class Program {
   void add(const Instruction& instruction, std::int64_t tokens);
   void limit(const HeadsArgs& args, std::int32_t group);
   void limit_slots(std::int32_t group, std::int64_t slots);
+  template <class Args>
+  void add_recurrent(const Args& args, std::int32_t group);
   void check(const StepArgs& step) const;
 
   std::mutex mutex_;

@@ -1,10 +1,10 @@
 """Models of every kind of state, through one scheduler, prefix cache, retraction and fork: the tokens stay the same.
 
-Pages only (llama), a windowed and a full group of pages (windowed), slots only (recurrent), and all of them (hybrid).
+Pages only (llama), a windowed and a full group of pages (windowed), slots only (recurrent), and all of them (hybrid);
+slots and pages of a model of the catalogue's ops (delta).
 """
 
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 import torch
@@ -12,9 +12,8 @@ import torch
 from anychip.engine.core import EngineCore
 from anychip.engine.request import GenerateRequest, SamplingParams
 from anychip.engine.seeds import derive_seed, uniform
-from anychip_sdk.step import Slots
-from anychip_sdk.testing import chunk_step
-from support.engines import greedy, loaded, make_recipe, random_prompts, run
+from support.engines import greedy, loaded, make_recipe, random_prompts, run, sequence_step
+from support.family_models import make_family
 from support.tiny_models import make_tiny
 from support.toy_models import TOYS, WINDOW, toy_model
 
@@ -25,7 +24,18 @@ CHECKPOINTS = {
         {"num_hidden_layers": 2, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
     ),
 }
-GROUPS = {"llama": ["paged"], "windowed": ["paged"] * 2, "recurrent": ["slot"], "hybrid": ["slot", "paged", "paged"]}
+DELTA = {
+    "hidden_size": 32, "head_dim": 16, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 48,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 16,
+    "layer_types": ["linear_attention", "full_attention"], "vocab_size": 512,
+}  # fmt: skip
+GROUPS = {
+    "llama": ["paged"],
+    "windowed": ["paged"] * 2,
+    "recurrent": ["slot"],
+    "hybrid": ["slot", "paged", "paged"],
+    "delta": ["slot", "paged"],
+}
 KINDS = list(GROUPS)
 MAX_TOKENS = 6
 LONG = 90
@@ -42,6 +52,7 @@ def opened(tmp_path_factory):
     """Opens a model of a kind: a with block."""
     folder = tmp_path_factory.mktemp("tiny")
     directories = {kind: make_tiny(folder / kind, name, **more) for kind, (name, more) in CHECKPOINTS.items()}
+    directories["delta"] = make_family(folder / "delta", "qwen3_5_text", **DELTA)
 
     @contextmanager
     def get(kind, slots=None, **sections):
@@ -67,13 +78,10 @@ def alone(model, prompt, count, index=None):
     size, tokens = model.pool.layout.page_size, list(prompt)
     pages = model.pool.alloc(-(-(len(prompt) + count) // size))[::-1]
     for number in range(count):
-        step = chunk_step(tokens, 0, len(tokens), pages, size, len(model.pool.groups))
-        slots = Slots(torch.tensor([0]))
-        kinds = [group.spec.kind for group in model.pool.groups]
-        entries = [slots if kind == "slot" else entry for kind, entry in zip(kinds, step.groups, strict=True)]
+        step = sequence_step(model.pool, tokens, 0, len(tokens), pages, slot=0)
         with torch.inference_mode():
             model.pool.clear_slots([0])
-            logits = model.forward(replace(step, groups=tuple(entries)))[-1]
+            logits = model.forward(step)[-1]
         tokens.append(int(logits.argmax()) if index is None else drawn(logits, index, number))
     model.pool.free(pages)
     return tokens[len(prompt) :]

@@ -19,6 +19,7 @@ CLASSES = {
     "Gemma3ForCausalLM": ("Gemma3TextConfig", {"hidden_act": "hidden_activation"}),
     "Glm4ForCausalLM": ("Glm4Config", {}),
     "Phi3ForCausalLM": ("Phi3Config", {}),
+    "Qwen3_5ForCausalLM": ("Qwen3_5TextConfig", {}),
     "Cohere2ForCausalLM": ("Cohere2Config", {"rms_norm_eps": "layer_norm_eps"}),
 }
 FIELDS = {
@@ -52,7 +53,7 @@ def test_absent_keys_mean_what_they_mean_in_transformers(architecture):
     assert config.model_type == theirs.model_type
     assert config.head_dim == getattr(theirs, "head_dim", theirs.hidden_size // theirs.num_attention_heads)
     ends = theirs.eos_token_id
-    assert config.eos_token_ids == tuple(ends if isinstance(ends, list) else [ends])
+    assert config.eos_token_ids == tuple(ends if isinstance(ends, list) else [] if ends is None else [ends])
     ropes = theirs.rope_parameters
     assert config.rope.theta == ropes.get("full_attention", ropes)["rope_theta"]
     assert config.rope.partial == ropes.get("partial_rotary_factor", 1.0)

@@ -14,8 +14,9 @@ from anychip_sdk.errors import MemoryInsufficient
 MIB, GIB = 2**20, 2**30
 
 
-def share(needed, device, fraction=0.8, page_size=16, context=4096, kv_tokens_max=None):
-    return budget(needed, device, fraction=fraction, page_size=page_size, context=context, kv_tokens_max=kv_tokens_max)
+def share(needed, device, fraction=0.8, page_size=16, context=4096, kv_tokens_max=None, running=None):
+    limits = {"kv_tokens_max": kv_tokens_max, "running": running}
+    return budget(needed, device, fraction=fraction, page_size=page_size, context=context, **limits)
 
 
 def device_of(total, free=None):
@@ -34,6 +35,7 @@ needs_of = st.builds(
     activations=st.integers(0, 8 * GIB),
     workspace=st.integers(0, 8 * GIB),
     kv_bytes_per_token=st.integers(256, 1 * MIB),
+    bytes_per_slot=st.sampled_from([0, 0, 1 * MIB, 60 * MIB]),
 )
 cases = st.fixed_dictionaries(
     {
@@ -72,7 +74,7 @@ def test_a_budget_fits_the_device_and_an_advice_is_right(case):
         tokens = plan.kv_pages * case["page_size"]
         assert plan.total <= device.memory_bytes_free
         assert plan.weights + plan.kv_pool <= plan.static_budget
-        assert plan.kv_pool == tokens * plan.kv_bytes_per_token
+        assert plan.kv_pool == tokens * plan.kv_bytes_per_token + plan.slots * plan.bytes_per_slot
         assert min(POOL_TOKENS_MIN, case["context"]) <= tokens <= MAX_RUNNING * case["context"]
         assert case["kv_tokens_max"] is None or tokens <= case["kv_tokens_max"]
         return
@@ -85,7 +87,7 @@ def test_a_budget_fits_the_device_and_an_advice_is_right(case):
 @settings(max_examples=200, deadline=None)
 @given(needs_of, st.integers(0, 40 * GIB), st.floats(0.01, 0.99), st.sampled_from([1, 16, 48]))
 def test_the_smallest_fraction_that_is_named_fits_and_a_smaller_one_does_not(needed, spare, share_of, page_size):
-    least = needed.weights + 144 * needed.kv_bytes_per_token
+    least = needed.weights + 144 * needed.kv_bytes_per_token + 2 * needed.bytes_per_slot
     device = device_of(least + needed.activations + needed.workspace + spare)
     fraction = needed.weights / device.memory_bytes_total * share_of
     case = {"needed": needed, "fraction": fraction, "page_size": page_size}
@@ -149,3 +151,23 @@ def test_the_reason_says_what_decided_the_pool():
 
 def test_bytes_are_said_for_people():
     assert [gib(512 * MIB), gib(GIB), gib(1536 * MIB), gib(-GIB)] == ["512 MiB", "1.00 GiB", "1.50 GiB", "-1.00 GiB"]
+
+
+def test_slots_take_half_of_the_room_at_most_where_nobody_says_how_many():
+    def slots(bytes_per_slot, running=None):
+        return share(MemoryNeeds(4 * GIB, 0, 0, 1000, bytes_per_slot), device_of(20 * GIB), running=running).slots
+
+    assert slots(0) == 0
+    assert slots(GIB // 64) == 64  # room is 12 GiB
+    assert slots(GIB // 2) == 12
+    assert slots(5 * GIB) == 2
+    assert slots(GIB // 2, running=10) == 20
+
+
+def test_more_slots_than_fit_are_told_with_what_a_request_takes():
+    needed = MemoryNeeds(GIB, 0, 0, 1000, GIB)
+    with pytest.raises(MemoryInsufficient) as caught:
+        share(needed, device_of(16 * GIB), running=10)
+    assert "20 slots of states 20.00 GiB" in str(caught.value)
+    assert caught.value.hint == "lower scheduler.max_running_requests: each takes two slots, 2.00 GiB"
+    assert share(needed, device_of(16 * GIB), running=5).slots == 10

@@ -35,6 +35,10 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor, step: Step, table: torch.Tensor) -> torch.Tensor:
         """x: [tokens, hidden]; table: [positions, rotary_dim]."""
+        return self.o_proj(self.mix(x, step, table))  # type: ignore[no-any-return]
+
+    def mix(self, x: torch.Tensor, step: Step, table: torch.Tensor) -> torch.Tensor:
+        """What the heads see, [tokens, heads * head_dim]."""
         q, k, v = self.project(x)
         q, k = self.turn(q, k, step, table)
         return self.mix(q, k, v, step)
@@ -45,7 +49,7 @@ class Attention(nn.Module):
         mixed = ops.paged_attention(
             q, k_cache, v_cache, step, self.scale, self.window, self.kv.group, self.soft_cap, self.sinks
         )
-        return self.o_proj(mixed.flatten(1))  # type: ignore[no-any-return]
+        return mixed.flatten(1)  # type: ignore[no-any-return]
 
     def project(self, x: torch.Tensor) -> Heads:
         """Queries, keys and values [tokens, heads, head_dim]."""

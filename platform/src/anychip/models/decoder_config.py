@@ -255,6 +255,7 @@ def _activation(fields: Fields, key: str, default: str) -> str:
 
 __all__ = [
     "FULL_ATTENTION",
+    "MAX_HEADS",
     "MAX_VOCABULARY",
     "SLIDING_ATTENTION",
     "AttentionTraits",

@@ -157,6 +157,7 @@ _HARMLESS: Mapping[str, str] = {
 HARMLESS = frozenset(name for names in _HARMLESS.values() for name in names.split())
 
 _SECTIONS = ("rope_parameters", "rope_scaling")
+TEXT = "text_config"  #: the config of a model's text part, within that of a model which has others
 
 
 def check_unread(fields: Fields, fixed: Mapping[str, Sequence[object]], unused: frozenset[str]) -> tuple[str, ...]:
@@ -193,6 +194,9 @@ def _unread(fields: Fields) -> Iterator[tuple[str, str, object]]:
             # parameters, or an object of them for each type of layer
             for parameters in [inner for inner in value.values() if isinstance(inner, Mapping)] or [value]:
                 yield from ((f"{key}.", name, one) for name, one in parameters.items() if name not in fields.read)
+        elif key == TEXT and isinstance(value, Mapping):
+            within = Fields(value, fields.problems, fields.where, fields.read)
+            yield from ((f"{key}.{where}", name, one) for where, name, one in _unread(within))
 
 
 def _is_neutral(value: object, neutral: Sequence[object]) -> bool:
@@ -205,4 +209,4 @@ def _json(value: object) -> str:
     return json.dumps(value) if value is None or isinstance(value, (bool, str)) else repr(value)
 
 
-__all__ = ["HARMLESS", "NEUTRAL", "check_unread"]
+__all__ = ["HARMLESS", "NEUTRAL", "TEXT", "check_unread"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from anychip.models.decoder_config import DecoderConfig
 from anychip.models.source import Source, same_name
 
@@ -44,4 +46,13 @@ def unpaired(config: DecoderConfig, name: str, shape: tuple[int, ...]) -> tuple[
     return tuple(found) or same_name(name, shape)
 
 
-__all__ = ["fused_gate_up", "fused_qkv", "unpaired"]
+def grouped_rows(tensor: str, shape: tuple[int, ...], sizes: Sequence[int]) -> tuple[tuple[Source, ...], ...]:
+    """The parts of a tensor whose rows come in groups, each with so many rows of each part; a part's in order."""
+    begins = [range(sum(sizes[:part]), shape[0], sum(sizes)) for part in range(len(sizes))]
+    return tuple(
+        tuple(Source(tensor, shape, rows=range(begin, begin + size)) for begin in firsts)
+        for firsts, size in zip(begins, sizes, strict=True)
+    )
+
+
+__all__ = ["fused_gate_up", "fused_qkv", "grouped_rows", "unpaired"]

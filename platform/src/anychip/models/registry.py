@@ -22,6 +22,8 @@ from anychip.models.families.olmo3 import Olmo3Config
 from anychip.models.families.phi3 import Phi3Config
 from anychip.models.families.qwen2 import Qwen2Config
 from anychip.models.families.qwen3 import Qwen3Config
+from anychip.models.families.qwen3_5 import Qwen35Config
+from anychip.models.families.qwen3_next import Qwen3NextConfig
 from anychip.models.families.smollm3 import SmolLM3Config
 from anychip.models.keys import check_unread
 from anychip.models.raw import Fields, foreign_ids, refuse
@@ -43,6 +45,8 @@ FAMILIES: tuple[type[ModelConfig], ...] = (
     Glm4Config,
     Phi3Config,
     Cohere2Config,
+    Qwen35Config,
+    Qwen3NextConfig,
 )
 
 

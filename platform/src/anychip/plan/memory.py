@@ -34,9 +34,18 @@ class MemoryNeeds:
     kv_bytes_per_token: int
     bytes_per_slot: int = 0
 
-    def slots(self, running: int | None) -> int:
-        """Of sequences' states: one for each running sequence, and as many for snapshots of prefixes."""
-        return 2 * (running or SLOTTED_RUNNING) if self.bytes_per_slot else 0
+    def slots(self, running: int | None, most_bytes: int) -> int:
+        """Of sequences' states: one for each running sequence, and as many for snapshots of prefixes.
+
+        Args:
+            running: sequences at once; None: as many as fit, up to SLOTTED_RUNNING.
+            most_bytes: that slots may take then; two are made anyway.
+        """
+        if not self.bytes_per_slot:
+            return 0
+        if running is not None:
+            return 2 * running
+        return 2 * max(1, min(SLOTTED_RUNNING, most_bytes // 2 // self.bytes_per_slot))
 
 
 def weight_bytes(model: ModelGraph, dtype: torch.dtype) -> int:
@@ -103,12 +112,13 @@ def budget(
     capacity = device.memory_bytes_total
     static = int(capacity * fraction)
     reason = f"static_fraction {fraction:g} of {gib(capacity)}, less the weights"
-    slots = needed.slots(running)
-    taken = needed.weights + slots * needed.bytes_per_slot
-    room = static - taken
-    spare = capacity - taken - needed.activations - needed.workspace
+    room = static - needed.weights
+    spare = capacity - needed.weights - needed.activations - needed.workspace
     if spare < room:
         room, reason = spare, "what activations and workspace leave of the device"
+    tokens_min = -(-min(POOL_TOKENS_MIN, context) // page_size) * page_size
+    slots = needed.slots(running, min(room // 2, room - tokens_min * needed.kv_bytes_per_token))
+    room -= slots * needed.bytes_per_slot
     useful = MAX_RUNNING * context
     tokens = max(0, room) // needed.kv_bytes_per_token if needed.kv_bytes_per_token else useful
     if tokens > useful:
@@ -116,9 +126,8 @@ def budget(
     if kv_tokens_max is not None and kv_tokens_max < tokens:
         tokens, reason = kv_tokens_max, "memory.kv_tokens"
     pages = tokens // page_size
-    tokens_min = -(-min(POOL_TOKENS_MIN, context) // page_size) * page_size
     if pages * page_size < tokens_min:
-        raise _too_small(needed, capacity, fraction, tokens, page_size, tokens_min, kv_tokens_max)
+        raise _too_small(needed, slots, capacity, fraction, tokens, page_size, tokens_min, kv_tokens_max)
     pool = pages * page_size * needed.kv_bytes_per_token + slots * needed.bytes_per_slot
     plan = MemoryPlan(
         capacity,
@@ -144,19 +153,21 @@ def _check_free(plan: MemoryPlan, device: DeviceInfo, page_size: int, tokens_min
         f"device {device.name}: {gib(plan.total)} are needed, {gib(device.memory_bytes_free)} of "
         f"{gib(plan.capacity)} are free"
     )
-    left = device.memory_bytes_free - (plan.total - plan.kv_pool) - plan.slots * plan.bytes_per_slot
+    slots = plan.slots * plan.bytes_per_slot
+    left = device.memory_bytes_free - (plan.total - plan.kv_pool) - slots
     tokens = left // max(1, plan.kv_bytes_per_token) // page_size * page_size
     if tokens < tokens_min:
         raise MemoryInsufficient(message, hint="stop what else uses the device, or choose a smaller model")
     choices = f"memory.kv_tokens to {tokens}"
-    fraction = _thousandths(plan.weights + left, plan.capacity, up=False)
-    if int(plan.capacity * fraction) - plan.weights >= tokens_min * plan.kv_bytes_per_token:
+    fraction = _thousandths(plan.weights + slots + left, plan.capacity, up=False)
+    if int(plan.capacity * fraction) - plan.weights - slots >= tokens_min * plan.kv_bytes_per_token:
         choices = f"memory.static_fraction to {fraction:g} or {choices}"
     raise MemoryInsufficient(message, hint=f"stop what else uses it, or set {choices}")
 
 
 def _too_small(
     needed: MemoryNeeds,
+    slots: int,
     capacity: int,
     fraction: float,
     tokens: int,
@@ -167,11 +178,13 @@ def _too_small(
     if kv_tokens_max is not None and kv_tokens_max < tokens_min:
         message = f"memory.kv_tokens is {kv_tokens_max}; at least {tokens_min} are needed (page size {page_size})"
         return MemoryInsufficient(message, hint=f"set memory.kv_tokens to {tokens_min} or more, or leave it out")
-    least = needed.weights + tokens_min * needed.kv_bytes_per_token
+    kept = slots * needed.bytes_per_slot
+    least = needed.weights + kept + tokens_min * needed.kv_bytes_per_token
     other = needed.activations + needed.workspace
     message = (
         f"not enough memory: static_fraction {fraction:g} of {gib(capacity)} is {gib(int(capacity * fraction))}; "
-        f"the weights take {gib(needed.weights)}, activations and workspace {gib(other)}, "
+        f"the weights take {gib(needed.weights)}, {f'{slots} slots of states {gib(kept)}, ' if slots else ''}"
+        f"activations and workspace {gib(other)}, "
         f"leaving {tokens} tokens for the KV pool; {tokens_min} are needed"
     )
     if least + other <= capacity:
@@ -181,6 +194,8 @@ def _too_small(
             f"lower scheduler.chunked_prefill_size and scheduler.max_running_requests: activations and workspace may "
             f"take {gib(capacity - least)}"
         )
+    elif kept and least - kept + 2 * needed.bytes_per_slot < capacity:
+        hint = f"lower scheduler.max_running_requests: each takes two slots, {gib(2 * needed.bytes_per_slot)}"
     else:
         hint = f"this device is too small for the model: {gib(least)} are needed at least; choose a smaller model"
     return MemoryInsufficient(message, hint=hint)

@@ -6,6 +6,8 @@ An op stands in its family's file with all that is known of it; what a family li
 from anychip_sdk.ops.attention import *
 from anychip_sdk.ops.base import *
 from anychip_sdk.ops.blocks import *
+from anychip_sdk.ops.convolution import *
+from anychip_sdk.ops.delta import *
 from anychip_sdk.ops.elementwise import *
 from anychip_sdk.ops.experts import *
 from anychip_sdk.ops.experts_quantized import *
@@ -14,7 +16,6 @@ from anychip_sdk.ops.kv import *
 from anychip_sdk.ops.linear import *
 from anychip_sdk.ops.norm import *
 from anychip_sdk.ops.quantized import *
-from anychip_sdk.ops.recurrent import *
 from anychip_sdk.ops.rope import *
 from anychip_sdk.ops.routing import *
 from anychip_sdk.ops.sampling import *

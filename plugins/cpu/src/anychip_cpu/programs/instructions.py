@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from anychip_cpu import native
-from anychip_cpu.kernels import experts, routing, row_args
+from anychip_cpu.kernels import experts, recurrent, routing, row_args
 from anychip_cpu.kernels.elementwise import GATES, OPS
 from anychip_cpu.kernels.products import Packed, Weights, packed_args
 from anychip_cpu.programs.buffers import Buffers
@@ -86,7 +86,17 @@ class Writer:
         return self.gather(given["x"])
 
     def rms_norm(self, given: Given) -> torch.Tensor:
+        if given["x"].dim() == 3:
+            return self._norm_heads(given["x"], given["weight"], given["eps"])
         out, _ = self.add_rms_norm({**given, "residual": None})
+        return out
+
+    def _norm_heads(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        _expect_norm(weight, x)
+        out = self._heads_like(x)
+        part = row_args.turned(x, out, weight)._replace(is_turned=0)
+        args = row_args.heads((part, row_args.NO_PART, row_args.NO_PART), x, eps, None, None, None, None)
+        self.emit(Kind.HEADS, args)
         return out
 
     def add(self, given: Given) -> torch.Tensor:
@@ -107,7 +117,7 @@ class Writer:
 
     def add_rms_norm(self, given: Given, offset: float = 0.0) -> tuple[torch.Tensor, torch.Tensor | None]:
         x, residual, weight = given["x"], given["residual"], given["weight"]
-        _expect(weight.dtype == x.dtype and weight.is_contiguous(), "a norm's weight of another dtype than its rows'")
+        _expect_norm(weight, x)
         out = self.buffers.take(x.shape[1], x.dtype)
         total = None if residual is None else self.buffers.take(x.shape[1], x.dtype)
         self.emit(Kind.NORM, row_args.norm(x, residual, weight, out, total, given["eps"], offset))
@@ -220,6 +230,23 @@ class Writer:
         self.emit(Kind.HEADS, args, given["group"])
         return k_cache, v_cache
 
+    def causal_conv_silu(self, given: Given) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs = given["x"], given["weight"], given["bias"]
+        _expect(recurrent.can_convolve(*inputs, given["history"]), "a convolution of these sizes or dtypes")
+        out = self.buffers.take(given["x"].shape[1], given["x"].dtype)
+        args = recurrent.convolve_args(*inputs, out, given["history"], recurrent.SlotRows())
+        self.emit(Kind.CONVOLVE, args, given["group"])
+        return out, given["history"]
+
+    def gated_delta_rule(self, given: Given) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs = tuple(given[name] for name in ("q", "k", "v", "a", "b"))
+        constants = given["a_log"], given["dt_bias"]
+        _expect(recurrent.can_move(*inputs, *constants, given["sums"]), "a delta rule of these sizes or dtypes")
+        out = self._heads_like(given["v"])
+        args = recurrent.delta_args(inputs, constants, out, given["sums"], recurrent.SlotRows(), given["eps"])
+        self.emit(Kind.DELTA, args, given["group"])
+        return out, given["sums"]
+
     def paged_attention(self, given: Given) -> torch.Tensor:
         q, k_cache, v_cache = given["q"], given["k_cache"], given["v_cache"]
         heads, head_dim = q.shape[1:]
@@ -237,6 +264,10 @@ class Writer:
             return None
         self.held.append(sinks.float().contiguous())
         return self.held[-1]
+
+
+def _expect_norm(weight: torch.Tensor, x: torch.Tensor) -> None:
+    _expect(weight.dtype == x.dtype and weight.is_contiguous(), "a norm's weight of another dtype than its rows'")
 
 
 def _expect_caches(like: torch.Tensor, *caches: torch.Tensor) -> None:
@@ -258,8 +289,10 @@ def _gate(kind: int) -> Callable[[Writer, Given], torch.Tensor]:
 WRITERS: Mapping[str, Callable[[Writer, Given], Any]] = {
     "add": Writer.add,
     "add_rms_norm": Writer.add_rms_norm,
+    "causal_conv_silu": Writer.causal_conv_silu,
     "embedding": Writer.embedding,
     "ffn": Writer.ffn,
+    "gated_delta_rule": Writer.gated_delta_rule,
     "kv_write": Writer.kv_write,
     "linear": Writer.linear,
     "linear_int4": Writer.linear_int4,
@@ -284,7 +317,6 @@ _EXPERTS = ("gate_rows", "moe_experts", "moe_experts_int4", "moe_experts_int8", 
 #: the other ops of the catalogue, and why there is none
 NO_INSTRUCTION: Mapping[str, str] = {
     **dict.fromkeys(("apply_logit_bias", "apply_penalties", "argmax", "sample"), _CHOICE),
-    **dict.fromkeys(("causal_conv_silu", "gated_delta_rule"), "it works on slots"),
     "layer_norm": _NO_KERNEL,
     **dict.fromkeys(_EXPERTS, _NO_KERNEL),
     **{name: _NO_KERNEL for name in OPS if name not in WRITERS},

@@ -31,6 +31,8 @@ class Kind(IntEnum):
     GATE = 5
     ROUTE = 6
     MIX = 7
+    CONVOLVE = 8
+    DELTA = 9
 
 
 class Instruction(NamedTuple):
@@ -102,19 +104,16 @@ class NativeProgram:
             raise IndexError(message)
 
 
-def _group(entry: GroupEntry) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Slots and page table; None: the group keeps slots alone, which no instruction reads."""
-    if not isinstance(entry, Paged):
-        return None
-    return _as(torch.int64, entry.slots), _as(torch.int32, entry.page_table)
+def _group(entry: GroupEntry) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Slots and page table; None: the group keeps none."""
+    slots = _as(torch.int64, entry.slots)
+    return slots, _as(torch.int32, entry.page_table) if isinstance(entry, Paged) else None
 
 
-def _packed(group: tuple[torch.Tensor, torch.Tensor] | None) -> bytes:
+def _packed(group: tuple[torch.Tensor, torch.Tensor | None]) -> bytes:
     """GroupArgs."""
-    if group is None:
-        return _GROUP.pack(0, 0, 0)
     slots, table = group
-    return _GROUP.pack(slots.data_ptr(), table.data_ptr(), table.shape[-1])
+    return _GROUP.pack(slots.data_ptr(), *((0, 0) if table is None else (table.data_ptr(), table.shape[-1])))
 
 
 def _as(dtype: torch.dtype, numbers: torch.Tensor) -> torch.Tensor:

@@ -180,6 +180,17 @@ def _heads(given: Forms, facts: Facts) -> str | None:
     return None if max(sizes) <= HEAD_DIM_MAX else f"head_dim is above {HEAD_DIM_MAX}"
 
 
+def _normed(given: Forms, facts: Facts) -> str | None:
+    [x] = given.values()
+    return _heads(given, facts) if x.dim() == 3 else _whole_rows(given, facts)
+
+
+def _moved(given: Forms, facts: Facts) -> str | None:
+    are_even = all(form.stride(-1) == 1 and form.dim() == (2 if name in "ab" else 3) for name, form in given.items())
+    are_whole = are_even and all(form.stride(1) == form.shape[2] for form in given.values() if form.dim() == 3)
+    return None if are_whole else "heads that don't lie side by side"
+
+
 def _written(given: Forms, facts: Facts) -> str | None:
     return _heads(given, facts) or _kept(facts)
 
@@ -211,8 +222,10 @@ def _any(given: Forms, facts: Facts) -> str | None:
 _FORMS: Mapping[str, Form] = {
     "add": _whole_rows,
     "add_rms_norm": _whole_rows,
+    "causal_conv_silu": _even_rows,
     "embedding": _any,
     "ffn": _even_rows,
+    "gated_delta_rule": _moved,
     "kv_write": _written,
     "linear": _even_rows,
     "linear_int4": _even_rows,
@@ -223,7 +236,7 @@ _FORMS: Mapping[str, Form] = {
     **dict.fromkeys(experts.OPS, _mixed),
     "paged_attention": _attended,
     "qk_norm_rope": _heads,
-    "rms_norm": _whole_rows,
+    "rms_norm": _normed,
     "rms_norm_offset": _whole_rows,
     "rope": _heads,
     routing.OP: _even_rows,
