@@ -35,9 +35,9 @@ class PreparedWeight:
         value: what the kernel gets as its weight argument.
         nbytes: device bytes that it takes.
         layout: a name for people, e.g. "plain" or "blocked".
-        join: of a stack of some experts' weights: makes one of several stacks, given this one and those behind it. None:
-            only whole stacks can be prepared; with it, stacks are loaded expert by expert, and the device never holds
-            all of a stack beside its prepared form.
+        join: of a stack of some experts' weights: makes one of several stacks, given this one and those behind it.
+            None: only whole stacks can be prepared; with it, stacks are loaded expert by expert, and the device never
+            holds all of a stack beside its prepared form.
     """
 
     value: Any

@@ -205,7 +205,7 @@ class _Loading:
         total = total_bytes(parameters, dtype)
         done = 0
         values: dict[str, Any] = {}
-        for name, parameter in parameters.items():
+        for parameter in parameters.values():
 
             def progress(what: str, part: int, _whole: int, done: int = done) -> None:
                 self._report("load", done + part, total, what)

@@ -35,16 +35,12 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor, step: Step, table: torch.Tensor) -> torch.Tensor:
         """x: [tokens, hidden]; table: [positions, rotary_dim]."""
-        return self.o_proj(self.mix(x, step, table))  # type: ignore[no-any-return]
-
-    def mix(self, x: torch.Tensor, step: Step, table: torch.Tensor) -> torch.Tensor:
-        """What the heads see, [tokens, heads * head_dim]."""
         q, k, v = self.project(x)
         q, k = self.turn(q, k, step, table)
-        return self.mix(q, k, v, step)
+        return self.o_proj(self.mix(q, k, v, step))  # type: ignore[no-any-return]
 
     def mix(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: Step) -> torch.Tensor:
-        """Keys and values are kept, and what the queries see of all that are kept goes through the last product."""
+        """What the queries see of all keys and values that are kept, these among them: [tokens, heads * head_dim]."""
         k_cache, v_cache = ops.kv_write(k, v, self.kv.k, self.kv.v, step, self.kv.group)
         mixed = ops.paged_attention(
             q, k_cache, v_cache, step, self.scale, self.window, self.kv.group, self.soft_cap, self.sinks

@@ -86,7 +86,9 @@ class GatedAttention(Attention):
         self.gate = Linear(config.hidden_size, config.q_size, bias=config.attention_bias)
 
     def forward(self, x: torch.Tensor, step: Step, table: torch.Tensor) -> torch.Tensor:
-        return self.o_proj(ops.sigmoid_mul(self.gate(x), self.mix(x, step, table)))  # type: ignore[no-any-return]
+        q, k, v = self.project(x)
+        q, k = self.turn(q, k, step, table)
+        return self.o_proj(ops.sigmoid_mul(self.gate(x), self.mix(q, k, v, step)))  # type: ignore[no-any-return]
 
 
 class HybridLayer(nn.Module):

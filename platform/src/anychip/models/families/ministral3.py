@@ -93,7 +93,7 @@ class Ministral3Attention(Attention):
         q, k, v = self.project(x)
         turned_q, _ = ops.rope(q, k, step, query_table)
         _, turned_k = ops.rope(q, k, step, table)
-        return self.mix(turned_q, turned_k, v, step)
+        return self.o_proj(self.mix(turned_q, turned_k, v, step))  # type: ignore[no-any-return]
 
 
 class Ministral3Layer(nn.Module):
