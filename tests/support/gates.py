@@ -7,7 +7,7 @@ import contextlib
 import threading
 from pathlib import Path
 
-from support.machines import until
+from support.waiting import until
 
 LIMIT_S = 200.0  #: on a very busy machine
 

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from support.kill_world import SETTLE_S
-from support.machines import until
+from support.waiting import until
 
 
 class Outcome(NamedTuple):

@@ -5,7 +5,7 @@ there are then, by what they are: command (which is at work), server, worker, an
 """
 
 from support.kill_world import SETTLE_S
-from support.machines import until
+from support.waiting import until
 
 
 def plan_of_the_first(world):

@@ -24,9 +24,9 @@ from anychip_sdk.errors import UsageError
 from support import gated_service
 from support.deploying import Recorder, free_port, write_recipe
 from support.gates import Gates
-from support.machines import until
 from support.processes import workers
 from support.terminals import Terminal
+from support.waiting import until
 
 SETTLE_S = 200.0  #: on a very busy machine; on a quiet one a second or two
 

@@ -6,8 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import httpx
@@ -15,8 +13,7 @@ import psutil
 
 from support.deploying import free_port
 from support.tiny_models import make_tiny
-
-START_S = 120  #: what a start may take on a busy machine
+from support.waiting import START_S, until
 
 
 class Machine:
@@ -86,13 +83,6 @@ class Machine:
         until(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in processes), 10)
         until(lambda: not self.is_listening(), 10)  # a killed process is a zombie a moment before its port is free
         until(lambda: not [one for one in self.temporary.iterdir() if one.name.startswith("anychip")], 5)
-
-
-def until(condition, limit_s=START_S):
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        threading.Event().wait(0.05)
 
 
 def family(process):
