@@ -1,4 +1,4 @@
-"""Print what came of each cell of the kill matrix, also where it failed, and whichever process ran it.
+"""Print what came of each cell of the kill matrix, whether it failed or not and whichever process ran it.
 
 Knows rows and pytest's reports; knows no process.
 """
@@ -6,7 +6,7 @@ Knows rows and pytest's reports; knows no process.
 import dataclasses
 
 PROPERTY = "kill matrix"
-_HEADERS = ("point", "killed", "orphans", "port", "serves", "command", "status", "as expected")
+_HEADERS = ("point", "killed", "orphans", "port", "serves", "command", "as expected", "status")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Cell:
         serves = f"revision {self.serves}" if self.serves else "nothing"
         code = "-" if self.code is None else f"exit {self.code}"
         right = "yes" if is_right else "NO"
-        return (self.point, self.killed, str(self.orphans), self.port, serves, code, self.status, right)
+        return (self.point, self.killed, str(self.orphans), self.port, serves, code, right, self.status)
 
 
 def write_table(reporter):
