@@ -102,7 +102,7 @@ def make_bodies(count: int, seed: int) -> list[Body]:
 
 
 class Client:
-    """Sends bodies to one service, a connection for each. Mistakes and refusals are answers too."""
+    """Sends bodies to one service, a connection for each. Failures and refusals are answers too."""
 
     def __init__(self, url: str) -> None:
         host, _, port = url.removeprefix("http://").partition(":")
@@ -139,7 +139,7 @@ class Client:
     async def _send(self, body: Body) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection(*self._place)
         content = json.dumps(body).encode()
-        head = "POST /generate HTTP/1.1\r\nHost: soak\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        head = "POST /generate HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
         writer.write(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
         return reader, writer
 
@@ -159,6 +159,8 @@ class Load:
     async def run(self, concurrency: int, is_enough: Callable[[int, float], bool]) -> Outcome:
         """Answers alone first, then the load."""
         self._alone = [await self._client.answer(body) for body in self._bodies]
+        if refused := [one for one in self._alone if not one.startswith("[")]:
+            raise SystemExit(f"{len(refused)} of {len(self._bodies)} requests are refused by themselves: {refused[0]}")
         started_s = time.monotonic()
         watch = asyncio.create_task(self._watch())
 
