@@ -41,6 +41,9 @@ def make_family(directory: Path, model_type: str, *, seed: int = 0, **overrides:
                 value.normal_(0.0, STD, generator=generator)
             else:
                 value.normal_(middle if "norm" in name else 0.0, 0.2, generator=generator)
+        for name, value in model.named_buffers():
+            if name.endswith("correction_bias"):
+                value.normal_(0.0, 0.2, generator=generator)
     model.save_pretrained(directory)
     return directory
 

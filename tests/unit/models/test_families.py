@@ -21,6 +21,15 @@ CLASSES = {
     "Phi3ForCausalLM": ("Phi3Config", {}),
     "Qwen3_5ForCausalLM": ("Qwen3_5TextConfig", {}),
     "Cohere2ForCausalLM": ("Cohere2Config", {"rms_norm_eps": "layer_norm_eps"}),
+    "Qwen3MoeForCausalLM": ("Qwen3MoeConfig", {}),
+    "Qwen2MoeForCausalLM": ("Qwen2MoeConfig", {}),
+    "OlmoeForCausalLM": ("OlmoeConfig", {}),
+    "MixtralForCausalLM": ("MixtralConfig", {}),
+    "Glm4MoeForCausalLM": ("Glm4MoeConfig", {}),
+    "Ernie4_5_MoeForCausalLM": ("Ernie4_5_MoeConfig", {}),
+    "HunYuanMoEV1ForCausalLM": ("HunYuanMoEV1Config", {}),
+    "GraniteMoeForCausalLM": ("GraniteMoeConfig", {}),
+    "GptOssForCausalLM": ("GptOssConfig", {}),
 }
 FIELDS = {
     "vocab_size": "vocab_size",

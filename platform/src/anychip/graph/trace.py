@@ -11,6 +11,7 @@ from torch import fx, nn
 from anychip.graph.ir import ModelGraph, StatePlace, WeightSpec
 from anychip.models.attention import Attention
 from anychip.models.config import ModelConfig
+from anychip.models.experts import MixtureOfExperts
 from anychip.models.gated_delta import GatedDelta
 from anychip.models.layers import Embedding, Linear, LMHead, Norm
 from anychip.models.mlp import GatedMLP
@@ -20,7 +21,7 @@ from anychip.models.state import State, Table
 from anychip_sdk.ops import Op
 from anychip_sdk.state import grouped
 
-BLOCKS = (Attention, Embedding, GatedDelta, GatedMLP, Linear, LMHead, Norm)
+BLOCKS = (Attention, Embedding, GatedDelta, GatedMLP, Linear, LMHead, MixtureOfExperts, Norm)
 
 
 class OpTracer(fx.Tracer):

@@ -24,7 +24,7 @@ class DecoderLayer(nn.Module):
         self.input_layernorm = config.norm(config.hidden_size)
         self.self_attn = Attention(config, layer)
         self.post_attention_layernorm = config.norm(config.hidden_size)
-        self.mlp = GatedMLP(config)
+        self.mlp: nn.Module = GatedMLP(config)
 
     def forward(self, x: torch.Tensor, step: Step, table: torch.Tensor) -> torch.Tensor:
         x = ops.add(self.self_attn(self.input_layernorm(x), step, table), x)

@@ -13,9 +13,9 @@ from anychip_sdk import ops
 class GatedMLP(nn.Module):
     """down(activation(gate(x)) * up(x)) (Shazeer, 2020)."""
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderConfig, inner: int | None = None) -> None:
         super().__init__()
-        sizes = (config.hidden_size, config.intermediate_size)
+        sizes = (config.hidden_size, inner or config.intermediate_size)
         self.gate_proj = Linear(*sizes, bias=config.mlp_bias)
         self.up_proj = Linear(*sizes, bias=config.mlp_bias)
         self.down_proj = Linear(*sizes[::-1], bias=config.mlp_bias)

@@ -9,20 +9,29 @@ from torch import nn
 
 from anychip.models.config import ModelConfig, check_sampling
 from anychip.models.families.cohere2 import Cohere2Config
+from anychip.models.families.ernie4_5_moe import Ernie4_5MoeConfig
 from anychip.models.families.gemma2 import Gemma2Config
 from anychip.models.families.gemma3 import Gemma3Config
 from anychip.models.families.glm4 import Glm4Config
+from anychip.models.families.glm4_moe import Glm4MoeConfig
+from anychip.models.families.gpt_oss import GptOssConfig
 from anychip.models.families.granite import GraniteConfig
+from anychip.models.families.granite_moe import GraniteMoeConfig
+from anychip.models.families.hunyuan_moe import HunYuanMoeConfig
 from anychip.models.families.internlm3 import InternLM3Config
 from anychip.models.families.llama import LlamaConfig
 from anychip.models.families.ministral3 import Ministral3Config
 from anychip.models.families.mistral import MistralConfig
+from anychip.models.families.mixtral import MixtralConfig
 from anychip.models.families.olmo2 import Olmo2Config
 from anychip.models.families.olmo3 import Olmo3Config
+from anychip.models.families.olmoe import OlmoeConfig
 from anychip.models.families.phi3 import Phi3Config
 from anychip.models.families.qwen2 import Qwen2Config
+from anychip.models.families.qwen2_moe import Qwen2MoeConfig
 from anychip.models.families.qwen3 import Qwen3Config
 from anychip.models.families.qwen3_5 import Qwen35Config
+from anychip.models.families.qwen3_moe import Qwen3MoeConfig
 from anychip.models.families.qwen3_next import Qwen3NextConfig
 from anychip.models.families.smollm3 import SmolLM3Config
 from anychip.models.keys import check_unread
@@ -47,6 +56,15 @@ FAMILIES: tuple[type[ModelConfig], ...] = (
     Cohere2Config,
     Qwen35Config,
     Qwen3NextConfig,
+    Qwen3MoeConfig,
+    Qwen2MoeConfig,
+    OlmoeConfig,
+    MixtralConfig,
+    HunYuanMoeConfig,
+    GraniteMoeConfig,
+    GptOssConfig,
+    Glm4MoeConfig,
+    Ernie4_5MoeConfig,
 )
 
 

@@ -78,7 +78,7 @@ def read(checkpoint: Checkpoint, piece: Piece) -> torch.Tensor:
     else:
         found = checkpoint.read(source.tensor, slice(rows.start, rows[-1] + 1))[:: rows.step]
     _, columns = source.taken
-    found = found.reshape(len(rows), -1)[:, columns.start : columns.stop]
+    found = found.reshape(len(rows), -1)[:, columns.start : columns.stop : columns.step]
     return functional.pad(found, (0, source.padding[1])) if source.padding[1] else found
 
 
@@ -93,7 +93,7 @@ def read_blocks(checkpoint: Checkpoint, piece: Piece) -> tuple[Bytes, BlockForma
     raw, block = checkpoint.read_blocks(source.tensor, slice(some.start, some[-1] + 1))
     _, columns = source.taken
     ends = (columns.start, columns.stop, source.padding[1])
-    if source.transposed or any(end % block.values for end in ends):
+    if source.transposed or columns.step != 1 or any(end % block.values for end in ends):
         message = (
             f"tensor {source.tensor}: columns {columns} are no whole blocks of {block.values}, as {block.name} has"
         )
@@ -123,7 +123,7 @@ def assembled(sources: Sequence[Source], tensors: Mapping[str, torch.Tensor]) ->
 def _of_whole(source: Source, tensor: torch.Tensor) -> torch.Tensor:
     matrix = (tensor.transpose(-1, -2) if source.transposed else tensor).reshape(source.matrix)
     rows, columns = source.taken
-    found = matrix[rows.start : rows.stop : rows.step, columns.start : columns.stop]
+    found = matrix[rows.start : rows.stop : rows.step, columns.start : columns.stop : columns.step]
     return functional.pad(found, (0, source.padding[1], 0, source.padding[0]))
 
 
@@ -145,7 +145,7 @@ def coverage(plain: Sequence[Source], quantized: Sequence[Source]) -> Coverage:
         times = np.maximum(*(counts.get(part, np.zeros(rows, np.int32)) for counts in counted))
         is_whole &= bool(times.all())
         is_repeated |= bool((times > 1).any())
-        width[part.start : part.stop] += 1
+        width[part.start : part.stop : part.step] += 1
     return Coverage(is_whole and bool(width.all()), is_repeated or bool((width > 1).any()))
 
 

@@ -134,6 +134,7 @@ __all__ = [
     "NEAR",
     "ROUTINGS",
     "Routing",
+    "group_scores",
     "near_ties",
     "ranked",
     "renormalised",

@@ -243,6 +243,7 @@ __all__ = [
     "bias_replaces_the_logit",
     "embedding_misses_the_last_row",
     "exact",
+    "experts_overwrite_their_input",
     "ffn_has_up_first",
     "kv_write_counts_in_float",
     "kv_write_loses_the_sign_of_zero",
