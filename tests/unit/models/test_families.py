@@ -86,6 +86,14 @@ def test_every_family_is_compared_with_its_class():
         ("GraniteForCausalLM", {"residual_multiplier": 0}, "residual_multiplier is 0"),
         ("SmolLM3ForCausalLM", {"no_rope_layers": [1, 0]}, "no_rope_layers has 2 entries for 36 layers"),
         ("MistralForCausalLM", {"sliding_window": "wide"}, "sliding_window is 'wide'"),
+        ("MistralForCausalLM", {"layer_types": ["full_attention"]}, "layer_types is ['full_attention']"),
+        ("Phi3ForCausalLM", {"rope_scaling": {"type": "su", "short_factor": [1]}}, "long_factor is missing"),
+        (
+            "Phi3ForCausalLM",
+            {"rope_scaling": {"type": "longrope", "short_factor": [1, 2], "long_factor": ["x"]}},
+            "short_factor has 2 numbers, the rotation has 48 pairs",
+        ),
+        ("Glm4ForCausalLM", {"partial_rotary_factor": 1.5}, "partial_rotary_factor is 1.5"),
     ],
 )
 def test_what_would_be_computed_wrongly_is_refused_by_name(architecture, raw, words):

@@ -18,6 +18,12 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 256,
 }
+LONGROPE = {
+    "rope_type": "longrope",
+    "original_max_position_embeddings": 512,
+    "short_factor": [1.0 + pair / 32 for pair in range(32)],
+    "long_factor": [1.0 + pair for pair in range(32)],
+}
 SCALINGS = {
     "default": None,
     "linear": {"rope_type": "linear", "factor": 4.0},
@@ -28,6 +34,8 @@ SCALINGS = {
     "yarn with attention factor": {**YARN, "attention_factor": 0.7},
     "yarn with mscale": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.5},
     "yarn without truncation": {**YARN, "truncate": False},
+    "longrope": LONGROPE,
+    "longrope with attention factor": {**LONGROPE, "attention_factor": 1.3},
 }
 POSITIONS = 2048
 
@@ -40,11 +48,11 @@ def raw(scaling, theta=10000.0, head_dim=64):
     }  # fmt: skip
 
 
-def theirs(config):
+def theirs(config, positions=POSITIONS):
     """Cosines and sines [positions, head_dim / 2] as transformers computes them."""
     config = {key: value for key, value in config.items() if key != "architectures"}
     module = LlamaRotaryEmbedding(LlamaConfig(**config))
-    cos, sin = module(torch.zeros(1), torch.arange(POSITIONS).unsqueeze(0))
+    cos, sin = module(torch.zeros(1), torch.arange(positions).unsqueeze(0))
     half = config["head_dim"] // 2
     return torch.cat((cos[0, :, :half], sin[0, :, :half]), dim=-1)
 
@@ -58,6 +66,22 @@ def test_the_table_equals_transformers(name, theta):
     assert ours.dtype == torch.float32
     # an angle near 2000 is rounded to 1e-4
     torch.testing.assert_close(ours, theirs(config), rtol=0, atol=2e-4)
+
+
+def test_longrope_takes_the_short_factors_up_to_the_original_context():
+    config = raw(LONGROPE)
+    short = rope_table(config_of(config).rope, 64, 512)
+    torch.testing.assert_close(short, theirs(config, 512), rtol=0, atol=2e-4)
+    assert (short - rope_table(config_of(config).rope, 64, 513)[:512]).abs().max() > 0.1
+
+
+def test_dynamic_scaling_is_none_for_the_positions_that_the_config_names():
+    config = config_of(raw({"rope_type": "dynamic", "factor": 4.0}))
+    torch.testing.assert_close(rope_table(config.rope, 64, POSITIONS), theirs(raw(None)), rtol=0, atol=2e-4)
+    torch.testing.assert_close(
+        theirs(raw({"rope_type": "dynamic", "factor": 4.0})), theirs(raw(None)), rtol=0, atol=2e-4
+    )
+    assert config.longest_context == POSITIONS
 
 
 @pytest.mark.parametrize("name", [name for name in SCALINGS if name != "default"])
