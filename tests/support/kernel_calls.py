@@ -22,6 +22,12 @@ def call_facts(op: str, args: Sequence[Any]) -> dict[str, Fact]:
     facts["dtype"] = dtype_name(next((one.dtype for one in own if isinstance(one, torch.Tensor)), torch.float32))
     if "q" in named:
         facts["heads"] = named["q"].shape[1]
+    if "key_weight" in named:
+        q_nope, q_rope = (named[name].shape for name in ("q_nope", "q_rope"))
+        facts |= {"heads": q_nope[1], "nope_dim": q_nope[2], "rope_dim": q_rope[2]}
+        facts |= {"rank": named["key_weight"].shape[1], "value_dim": len(named["value_weight"]) // q_nope[1]}
+    if "cache" in named:
+        facts["kv_dtype"] = dtype_name(named["cache"].dtype)
     if "k_cache" in named:
         _, _, facts["kv_heads"], facts["head_dim"] = named["k_cache"].shape
         facts["kv_dtype"] = dtype_name(named["k_cache"].dtype)

@@ -11,8 +11,8 @@ namespace anychip {
 struct AttentionArgs {
   const void* q;  // [tokens, heads, head_dim]
   const void* k;  // [pages, page_size, kv_heads, head_dim]
-  const void* v;
-  void* out;  // [tokens, heads, head_dim], contiguous
+  const void* v;  // of each head, its first value_dim elements
+  void* out;      // [tokens, heads, value_dim], contiguous
   std::int64_t q_token_stride, q_head_stride;
   std::int64_t page_stride, slot_stride, head_stride;  // of both caches
   std::int64_t window;                                 // a query sees so many positions; 0: all
@@ -26,6 +26,7 @@ struct AttentionArgs {
   const std::int32_t* context_lens;  // [rows]
   const std::int32_t* page_table;    // [rows, pages_max]
   const float* sinks;  // [heads]: scores that weigh no value; NULL: there are none
+  std::int64_t value_dim;
 };
 
 // Keys that are scored at a time, and keys whose softmax is computed from scratch before it is merged. Both start at
@@ -47,13 +48,14 @@ struct Tile {
 };
 
 // A partial result: the sum of weighted values, then the largest score, then the sum of weights.
-inline std::int64_t partial_floats(const AttentionArgs& args) { return args.head_dim + 2; }
+inline std::int64_t partial_floats(const AttentionArgs& args) { return args.value_dim + 2; }
 
 // What tiles of `rows` (token, query head) pairs take.
 inline std::int64_t scratch_floats(const AttentionArgs& args, std::int64_t rows) {
   constexpr std::int64_t kVector = 16;  // of the widest instruction set, in floats
   const std::int64_t padded = 2 * rows + kVector;  // a vector's lanes are not all used
-  return padded * (3 * (args.head_dim + kVector) + 2 * kBlock) + 2 * kBlock * args.head_dim + 16 * kVector;
+  const std::int64_t each = args.head_dim + 2 * args.value_dim + 3 * kVector + 2 * kBlock;
+  return padded * each + kBlock * (args.head_dim + args.value_dim) + 16 * kVector;
 }
 
 void attention(const AttentionArgs& args);

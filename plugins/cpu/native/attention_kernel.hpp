@@ -7,9 +7,14 @@
 
 namespace {
 
+// So many heads of a token that read the same keys make it worthwhile to pack these.
+constexpr std::int32_t kRichHeads = 16;
+
 template <class Engine>
 void attend(const Tile* tiles, std::int64_t count, float* scratch) {
-  if (tiles->tokens == 1)
+  const AttentionArgs& args = *tiles->args;
+  const bool is_rich = args.kv_heads == 1 && args.heads >= kRichHeads;
+  if (tiles->tokens == 1 && !is_rich)
     Stream<Engine>(tiles, count, scratch).run();
   else
     Tiles<Engine>(*tiles, scratch).run();
@@ -20,7 +25,7 @@ template <class Engine>
 void merge_partials(const Tile& tile, float* partials, std::int64_t count, std::int64_t stride) {
   using T = typename Engine::Element;
   const AttentionArgs& args = *tile.args;
-  const std::int64_t group = args.heads / args.kv_heads, dim = args.head_dim;
+  const std::int64_t group = args.heads / args.kv_heads, dim = args.value_dim;
   T* out = static_cast<T*>(args.out) + (tile.token * args.heads + tile.kv_head * group) * dim;
   for (std::int64_t row = 0; row < tile.kv_heads * group; ++row, out += dim) {
     float* all = partials + row * anychip::partial_floats(args);

@@ -19,7 +19,7 @@ using anychip::kSpan;
 using anychip::Tile;
 
 constexpr float kLargest = 3.40282347e38f;
-alignas(64) const std::uint32_t kNothing[256] = {};  // stands in for a head's keys or values that no query sees
+alignas(64) const std::uint32_t kNothing[1024] = {};  // stands in for a head's keys or values that no query sees
 
 // Hands out parts of one piece of memory, in whole vectors.
 class Scratch {

@@ -52,11 +52,12 @@ class Stream {
         heads_each_(args_.heads / args_.kv_heads),
         readers_(heads_each_ * count),
         dim_(args_.head_dim),
+        value_dim_(args_.value_dim),
         units_(dim_ / kPer),
         parts_(readers_),
         rows_(tile_.kv_heads * parts_.count * parts_.group),
         seen_(tile_),
-        sums_(rows_, dim_, scratch) {
+        sums_(rows_, value_dim_, scratch) {
     scale_ = static_cast<float>(args_.scale) * kLog2E;
     queries_ = scratch.take(rows_ * round_up(units_, W));
     scores_ = scratch.take(rows_ * kBlock);
@@ -175,7 +176,7 @@ class Stream {
       if (factors_[row] == 1) continue;
       float* sums = sums_.sums(row);
       const F factor = Simd::set(factors_[row]);
-      for (std::int64_t d = 0; d < dim_; d += W) Simd::store(sums + d, Simd::load(sums + d) * factor);
+      for (std::int64_t d = 0; d < value_dim_; d += W) Simd::store(sums + d, Simd::load(sums + d) * factor);
     }
   }
 
@@ -195,9 +196,9 @@ class Stream {
     const float* weights = scores_ + unit;
     float* sums = sums_.sums(0);
     std::int64_t shift = 0;
-    for (std::int64_t head = 0; head < tile_.kv_heads; ++head, weights += rows * kBlock, sums += rows * dim_) {
+    for (std::int64_t head = 0; head < tile_.kv_heads; ++head, weights += rows * kBlock, sums += rows * value_dim_) {
       for (int i = 0; i < Units * kPer; ++i) values[i] = value(places_[unit * kPer + i], shift);
-      Few::template mix<Group, Units>(values, ahead, shift, dim_, weights, rows, sums);
+      Few::template mix<Group, Units>(values, ahead, shift, value_dim_, weights, rows, sums);
       shift += args_.head_stride;
     }
   }
@@ -211,12 +212,12 @@ class Stream {
     for (std::int64_t row = 0; row < rows_; ++row) {
       const Reader reader = this->reader(row);
       if (reader.tile == nullptr) continue;
-      Engine::put_in_order(sums_.total(row), dim_);
+      Engine::put_in_order(sums_.total(row), value_dim_);
       if (reader.tile->partial != nullptr) {
         sums_.keep(row, reader.tile->partial + reader.head * anychip::partial_floats(args_));
       } else {
         const std::int64_t head = tile_.kv_head * heads_each_ + reader.head;
-        T* out = static_cast<T*>(args_.out) + (reader.tile->token * args_.heads + head) * dim_;
+        T* out = static_cast<T*>(args_.out) + (reader.tile->token * args_.heads + head) * value_dim_;
         sums_.write(row, args_, head, out);
       }
     }
@@ -225,7 +226,7 @@ class Stream {
   const Tile& tile_;  // the first
   const AttentionArgs& args_;
   std::int64_t heads_each_, readers_;  // query heads that read a kv head: of a token, of all tokens
-  std::int64_t dim_, units_;
+  std::int64_t dim_, value_dim_, units_;  // of keys, of values; of keys, in units
   Parts parts_;
   std::int64_t rows_;  // of all parts
   Seen seen_;

@@ -39,15 +39,16 @@ class Tiles {
         args_(*tile.args),
         group_(args_.heads / args_.kv_heads),
         dim_(args_.head_dim),
+        value_dim_(args_.value_dim),
         units_(dim_ / kPer),
         rows_(tile.tokens * group_),
         seen_(tile),
-        sums_(rows_, dim_, scratch) {
+        sums_(rows_, value_dim_, scratch) {
     scale_ = static_cast<float>(args_.scale) * kLog2E;
     stride_ = round_up(units_, W);
     queries_ = scratch.take(rows_ * stride_);
     packed_keys_ = scratch.take(kBlock * units_);
-    packed_values_ = scratch.take(kUnits * dim_);
+    packed_values_ = scratch.take(kUnits * value_dim_);
     scores_ = scratch.take(rows_ * kBlock);
     factors_ = scratch.take(round_up(rows_, W));
     const std::int64_t shift = tile.kv_head * args_.head_stride;
@@ -136,8 +137,8 @@ class Tiles {
     for (std::int64_t unit = 0; unit < kUnits; ++unit) {
       const T *even = at(values_, places_[unit * kPer]), *odd = at(values_, places_[unit * kPer + kPer - 1]);
       std::int64_t d = 0;
-      for (; d + V * W <= dim_; d += V * W) pack_part<V>(even + d, odd + d, packed_values_ + unit * dim_ + d);
-      for (; d < dim_; d += W) pack_part<1>(even + d, odd + d, packed_values_ + unit * dim_ + d);
+      for (; d + V * W <= value_dim_; d += V * W) pack_part<V>(even + d, odd + d, packed_values_ + unit * value_dim_ + d);
+      for (; d < value_dim_; d += W) pack_part<1>(even + d, odd + d, packed_values_ + unit * value_dim_ + d);
     }
   }
 
@@ -229,8 +230,8 @@ class Tiles {
   void mix(std::int64_t block, std::int64_t row) {
     const std::int64_t units = smaller(kBlock, position(row + Rows - 1) - block + kPer) / kPer;
     std::int64_t d = 0;
-    for (; d + V * W <= dim_; d += V * W) mix_part<Rows, V>(row, units, d);
-    for (; d < dim_; d += W) mix_part<Rows, 1>(row, units, d);
+    for (; d + V * W <= value_dim_; d += V * W) mix_part<Rows, V>(row, units, d);
+    for (; d < value_dim_; d += W) mix_part<Rows, 1>(row, units, d);
   }
 
   template <int Rows, int Vectors>
@@ -241,11 +242,11 @@ class Tiles {
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
-      for (int j = 0; j < Vectors; ++j) sums[r][j] = Simd::load(to + r * dim_ + j * W) * Simd::set(factors_[row + r]);
+      for (int j = 0; j < Vectors; ++j) sums[r][j] = Simd::load(to + r * value_dim_ + j * W) * Simd::set(factors_[row + r]);
     for (std::int64_t unit = 0; unit < units; ++unit) {
       F value[Vectors];
 #pragma GCC unroll 4
-      for (int j = 0; j < Vectors; ++j) value[j] = Simd::load(values + unit * dim_ + j * W);
+      for (int j = 0; j < Vectors; ++j) value[j] = Simd::load(values + unit * value_dim_ + j * W);
 #pragma GCC unroll 8
       for (int r = 0; r < Rows; ++r) {
         const F one = Simd::set(weights[r * kBlock + unit]);
@@ -256,19 +257,24 @@ class Tiles {
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
-      for (int j = 0; j < Vectors; ++j) Simd::store(to + r * dim_ + j * W, sums[r][j]);
+      for (int j = 0; j < Vectors; ++j) Simd::store(to + r * value_dim_ + j * W, sums[r][j]);
   }
 
   void finish() {
-    T* out = static_cast<T*>(args_.out) + (tile_.token * args_.heads + tile_.kv_head * group_) * dim_;
+    if (tile_.partial != nullptr) {
+      for (std::int64_t row = 0; row < rows_; ++row)
+        sums_.keep(row, tile_.partial + row * anychip::partial_floats(args_));
+      return;
+    }
+    T* out = static_cast<T*>(args_.out) + (tile_.token * args_.heads + tile_.kv_head * group_) * value_dim_;
     for (std::int64_t row = 0; row < rows_; ++row)
       sums_.write(row, args_, tile_.kv_head * group_ + row % group_,
-                  out + (row / group_ * args_.heads + row % group_) * dim_);
+                  out + (row / group_ * args_.heads + row % group_) * value_dim_);
   }
 
   const Tile& tile_;
   const AttentionArgs& args_;
-  std::int64_t group_, dim_, units_, rows_;
+  std::int64_t group_, dim_, value_dim_, units_, rows_;
   Seen seen_;
   RunningSums sums_;
   std::int64_t stride_;  // from a query to the next

@@ -222,6 +222,8 @@ EXPORT std::int32_t anychip_cpu_convolve(const anychip::ConvolveArgs* args) { re
 // likewise
 EXPORT std::int32_t anychip_cpu_delta(const anychip::DeltaArgs* args) { return !anychip::delta(*args); }
 
+EXPORT void anychip_cpu_head_product(const anychip::HeadProductArgs* args) { anychip::head_product(*args); }
+
 EXPORT std::int32_t anychip_cpu_instruction_size() { return sizeof(anychip::Instruction); }
 
 // NULL: out of memory

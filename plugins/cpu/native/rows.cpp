@@ -28,4 +28,9 @@ void gated(const GatedArgs& args) { share_rows(args, chosen_kernels()->rows.gate
 
 void argmax(const ArgmaxArgs& args) { share_rows(args, chosen_kernels()->rows.argmax, args.rows, args.vocab); }
 
+void head_product(const HeadProductArgs& args) {
+  const std::int64_t elements = (args.tokens + 1) / 2 * args.in * HeadProductArgs::kBlock;
+  share_rows(args, chosen_kernels()->rows.head_product[args.dtype], args.heads * args.blocks(), elements);
+}
+
 }  // namespace anychip

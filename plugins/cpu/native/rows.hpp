@@ -56,6 +56,21 @@ struct GatedArgs {
   double factor;  // of kScale
 };
 
+// Each head's rows with a matrix of its own, behind which other numbers may follow. Matrices lie one behind the other.
+struct HeadProductArgs {
+  static constexpr std::int64_t kBlock = 128;  // outputs of a head that a thread takes at a time
+
+  const void* x;       // [tokens, heads, in]
+  const void* weight;  // [heads, in, outputs]; transposed: [heads, outputs, in]
+  const void* tail;    // [tokens, heads, tail_dim]: is copied behind the outputs
+  void* out;           // [tokens, heads, outputs + tail_dim]
+  std::int64_t x_token, x_head, tail_token, tail_head, out_token, out_head;
+  std::int64_t tokens, heads, in, outputs, tail_dim, threads;
+  std::int32_t dtype, is_transposed;
+
+  std::int64_t blocks() const { return (outputs + kBlock - 1) / kBlock; }
+};
+
 struct ArgmaxArgs {
   const float* logits;  // [rows, vocab]
   std::int64_t* ids;    // [rows]
@@ -68,6 +83,8 @@ struct RowKernels {
   void (*heads[kDTypes])(const HeadsArgs& args, std::int64_t begin, std::int64_t end);
   void (*gated[kDTypes])(const GatedArgs& args, std::int64_t begin, std::int64_t end);
   void (*argmax)(const ArgmaxArgs& args, std::int64_t begin, std::int64_t end);
+  // some of heads * blocks
+  void (*head_product[kDTypes])(const HeadProductArgs& args, std::int64_t begin, std::int64_t end);
 };
 
 void norm(const NormArgs& args);
@@ -75,5 +92,6 @@ void norm(const NormArgs& args);
 bool heads(const HeadsArgs& args);
 void gated(const GatedArgs& args);
 void argmax(const ArgmaxArgs& args);
+void head_product(const HeadProductArgs& args);
 
 }  // namespace anychip

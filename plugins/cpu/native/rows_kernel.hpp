@@ -4,6 +4,7 @@
 #pragma once
 
 #include "exponential.hpp"
+#include "head_product_kernel.hpp"
 #include "numbers.hpp"
 #include "rows.hpp"
 
@@ -258,6 +259,7 @@ constexpr anychip::RowKernels kKernels = {
     {heads<float>, heads<bf16>, heads<half>},
     {gated<float>, gated<bf16>, gated<half>},
     argmax,
+    {head_product::run<float>, head_product::run<bf16>, head_product::run<half>},
 };
 
 }  // namespace rows

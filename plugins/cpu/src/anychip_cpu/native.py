@@ -33,6 +33,7 @@ class AttentionArgs(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("dtype", "heads", "kv_heads", "head_dim")),
         *((name, ctypes.c_int32) for name in ("rows", "page_size", "pages_max", "threads")),
         *((name, ctypes.c_void_p) for name in ("query_start", "context_lens", "page_table", "sinks")),
+        ("value_dim", ctypes.c_int64),
     )
 
 
@@ -52,6 +53,7 @@ def attention_args(out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch
     """
     args = AttentionArgs(dtype=DTYPES[q.dtype], heads=q.shape[1], kv_heads=k.shape[2], head_dim=q.shape[2])
     args.scale, args.soft_cap = scores.scale, scores.soft_cap or 0.0
+    args.value_dim = out.shape[2]
     args.sinks = None if scores.sinks is None else scores.sinks.data_ptr()
     pointers = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()
     _CALL.pack_into(memoryview(args).cast("B"), 0, *pointers, *q.stride()[:2], *k.stride()[:3], scores.window or 0)
@@ -65,6 +67,7 @@ class Heads(NamedTuple):
     heads: int
     kv_heads: int
     head_dim: int
+    value_dim: int = 0  #: so many of a value's first elements are mixed; 0: all
 
 
 class AttentionCall:
@@ -84,6 +87,7 @@ class AttentionCall:
         self._held = [tensor.to(torch.int32).contiguous() for tensor in (step.query_start, step.context_lens, table)]
         dtype = DTYPES[heads.dtype]
         args = AttentionArgs(dtype=dtype, heads=heads.heads, kv_heads=heads.kv_heads, head_dim=heads.head_dim)
+        args.value_dim = heads.value_dim or heads.head_dim
         args.rows, args.page_size, args.pages_max = rows, step.page_size, table.shape[-1]
         args.threads = torch.get_num_threads()
         args.query_start, args.context_lens, args.page_table = (tensor.data_ptr() for tensor in self._held)
@@ -110,7 +114,8 @@ class Library:
 
     Attributes:
         attention: takes the address of AttentionArgs, returns 0 when done.
-        norm, heads, gated, argmax: take the bytes of their struct in rows.hpp; `heads` returns 0 when done.
+        norm, heads, gated, argmax, head_product: take the bytes of their struct in rows.hpp; `heads` returns 0 when
+            done.
         convolve, delta: the same of recurrent.hpp; both return 0 when done.
         product: the same of products.hpp.
         experts, route: the same of experts.hpp and routing.hpp; `experts` returns 0 when done.
@@ -130,8 +135,9 @@ class Library:
         self.experts, self.route = opened.anychip_cpu_experts, opened.anychip_cpu_route
         self.plan_compact, self.pack_compact = opened.anychip_cpu_plan_compact, opened.anychip_cpu_pack_compact
         self.sample, self.penalise = opened.anychip_cpu_sample, opened.anychip_cpu_penalise
+        self.head_product = opened.anychip_cpu_head_product
         for function in (
-            *(self.norm, self.heads, self.gated, self.argmax, self.product),
+            *(self.norm, self.heads, self.gated, self.argmax, self.product, self.head_product),
             *(self.plan_compact, self.pack_compact, self.sample, self.penalise, self.convolve, self.delta),
             *(self.experts, self.route),
         ):

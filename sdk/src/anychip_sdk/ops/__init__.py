@@ -13,6 +13,7 @@ from anychip_sdk.ops.experts import *
 from anychip_sdk.ops.experts_quantized import *
 from anychip_sdk.ops.gating import *
 from anychip_sdk.ops.kv import *
+from anychip_sdk.ops.latent import *
 from anychip_sdk.ops.linear import *
 from anychip_sdk.ops.norm import *
 from anychip_sdk.ops.quantized import *

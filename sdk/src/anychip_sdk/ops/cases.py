@@ -44,6 +44,10 @@ DIMENSIONS: Mapping[str, int] = {
     "value_heads": 4,
     "key_dim": 16,
     "value_dim": 24,
+    "rank": 32,  # of latent attention: what a token keeps, without and with rotation, and what heads make of it
+    "rope_dim": 16,
+    "nope_dim": 24,
+    "expand_from": 4,
 }
 EPS = 1e-6
 _NO_LIMIT = 1 << 30  # of pages, where none are used
@@ -183,13 +187,26 @@ class Case:
 
     def poisoned(self, step: Step) -> Args:
         """Caches that hold numbers where the step's tokens are and not-a-number everywhere else."""
+        outside = self._outside(step).view(self["pages"], self["page_size"], 1, 1)
+        return tuple(cache.masked_fill_(outside, torch.nan) for cache in self.caches())
+
+    def latents(self) -> torch.Tensor:
+        """A cache of latent vectors."""
+        return self.floats(self["pages"], self["page_size"], self["rank"] + self["rope_dim"])
+
+    def poisoned_latents(self, step: Step) -> torch.Tensor:
+        """The same with not-a-number where none of the step's tokens are."""
+        outside = self._outside(step).view(self["pages"], self["page_size"], 1)
+        return self.latents().masked_fill_(outside, torch.nan)
+
+    def _outside(self, step: Step) -> torch.Tensor:
+        """Which slots hold no token of the step."""
         held = torch.zeros(self["pages"] * self["page_size"], dtype=torch.bool)
         table = step.paged(0).page_table
         for row, context in enumerate(step.context_lens_host):
             at = torch.arange(context)
             held[table[row].long()[at // step.page_size] * step.page_size + at % step.page_size] = True
-        outside = ~held.view(self["pages"], self["page_size"], 1, 1)
-        return tuple(cache.masked_fill_(outside, torch.nan) for cache in self.caches())
+        return ~held
 
 
 def random_step(

@@ -13,6 +13,7 @@ from anychip_cpu.kernels import (
     dense,
     elementwise,
     experts,
+    latent_native,
     linear,
     norm,
     packed,
@@ -24,6 +25,8 @@ from anychip_cpu.kernels import (
 )
 from anychip_cpu.kernels.attention import NativeAttention, PagedAttention
 from anychip_cpu.kernels.drawing import Drawing
+from anychip_cpu.kernels.latent import LatentAttention, latent_write
+from anychip_cpu.kernels.latent_native import NativeLatent
 from anychip_cpu.kernels.recurrent import Recurrent
 from anychip_cpu.kernels.rows import Rows
 from anychip_sdk.ops import apply_logit_bias
@@ -65,6 +68,7 @@ def register(registry: Registrar) -> None:
         prepare=gathered.prepare,
         name="gathered_flash",
     )
+    _register_latent(registry, library, LatentAttention(gathered))
     products = quantized.Products(loaded)
     needs = {**_absence(library), "group_size": multiple_of(BLOCK)}
     for name in quantized.OPS:
@@ -84,6 +88,16 @@ def _needs(library: native.Library | native.Absent) -> Mapping[str, Need]:
     """What the native attention needs."""
     limits = f"a multiple of {native.HEAD_DIM_STEP} up to {native.HEAD_DIM_MAX}"
     return _absence(library) or {"head_dim": Need(native.is_supported_head_dim, limits)}
+
+
+def _register_latent(registry: Registrar, library: native.Library | native.Absent, gathered: LatentAttention) -> None:
+    absorbed = NativeLatent(None if isinstance(library, native.Absent) else library, gathered)
+    size = Need(latent_native.is_size, f"a multiple of {latent_native.STEP} up to {latent_native.MOST}")
+    needs = _absence(library) or {"rank": size, "rope_dim": size, "nope_dim": at_most(latent_native.MOST)}
+    for name, kernel, requires in (("native", absorbed, needs), ("latent_flash", gathered, {})):
+        registry.register(
+            "latent_attention", kernel, dtypes=FLOATS, requires=requires, prepare=kernel.prepare, name=name
+        )
 
 
 def _absence(library: native.Library | native.Absent) -> Mapping[str, Need]:
@@ -183,6 +197,7 @@ _SIMPLE: dict[str, KernelFunction] = {
     "argmax": sampling.argmax,
     "embedding": linear.embedding,
     "kv_write": cache.kv_write,
+    "latent_write": latent_write,
     "layer_norm": norm.layer_norm,
     "qk_norm_rope": rope.qk_norm_rope,
     "rms_norm": norm.rms_norm,

@@ -171,10 +171,14 @@ class PagedAttention:
         if plan is None or prepared.rows or prepared.dtype != q.dtype:
             # the library was to do it, but can't read these strides or dtypes, which facts don't tell
             plan = plan_step(prepared.step, group, window, q.dtype)
+        return self.mixed(q, (k_cache, v_cache), plan, scale)
+
+    def mixed(self, q: torch.Tensor, caches: Pair, plan: StepPlan, scale: float) -> torch.Tensor:
+        """What the rows of a plan see, [tokens, heads, head_dim]."""
         out = torch.empty(q.shape, dtype=q.dtype)
         for bucket in plan.decodes:
-            self._decode(out, q, (k_cache, v_cache), bucket, scale)
-        self.prefill(out, q, (k_cache, v_cache), plan, scale)
+            self._decode(out, q, caches, bucket, scale)
+        self.prefill(out, q, caches, plan, scale)
         return out
 
     def prefill(self, out: torch.Tensor, q: torch.Tensor, caches: Pair, plan: StepPlan, scale: float) -> None:
@@ -182,7 +186,7 @@ class PagedAttention:
         for row in plan.prefills:
             k, v = self._gather(caches, row.keys, q.dtype)
             for block in row.blocks:
-                _prefill(out, q, k, v, block, scale)
+                prefill_block(out, q, k, v, block, scale)
 
     def _decode(self, out: torch.Tensor, q: torch.Tensor, caches: Pair, bucket: DecodeBucket, scale: float) -> None:
         """The query heads of a group share their keys, so they are the rows of one product."""
@@ -200,10 +204,11 @@ class PagedAttention:
 
     def _gather(self, caches: Pair, keys: Keys, dtype: torch.dtype) -> Pair:
         """Keys and values [tokens, kv_heads, head_dim] in the queries' dtype."""
-        k, v = (self._tokens(name, cache, keys) for name, cache in zip(("k", "v"), caches, strict=True))
+        k, v = (self.tokens(name, cache, keys) for name, cache in zip(("k", "v"), caches, strict=True))
         return k.to(dtype), v.to(dtype)
 
-    def _tokens(self, name: str, cache: torch.Tensor, keys: Keys) -> torch.Tensor:
+    def tokens(self, name: str, cache: torch.Tensor, keys: Keys) -> torch.Tensor:
+        """Entries [tokens, ...] of a cache, in memory that the next ones of that name get."""
         if not are_slots_even(cache):
             slots = torch.arange(keys.first, keys.first + keys.tokens) if keys.slots is None else keys.slots
             return cache[slots // cache.shape[1], slots % cache.shape[1]]
@@ -216,7 +221,9 @@ class PagedAttention:
         return buffer.view(keys.tokens, *cache.shape[2:])
 
 
-def _prefill(out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, block: Block, scale: float) -> None:
+def prefill_block(
+    out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, block: Block, scale: float
+) -> None:
     """q: [tokens, heads, head_dim]; k, v: [context, kv_heads, head_dim]."""
 
     def heads_first(x: torch.Tensor) -> torch.Tensor:
@@ -234,4 +241,4 @@ def _prefill(out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tenso
     out[block.start : block.stop] = mixed.squeeze(0).transpose(0, 1)
 
 
-__all__ = ["FACTS", "AttentionStep", "NativeAttention", "PagedAttention", "heads_of", "is_kept_in"]
+__all__ = ["FACTS", "AttentionStep", "NativeAttention", "PagedAttention", "heads_of", "is_kept_in", "prefill_block"]

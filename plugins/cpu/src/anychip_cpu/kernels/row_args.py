@@ -14,6 +14,7 @@ _HEADS = struct.Struct("=" + 3 * "3Q6q2i" + "3Q4qd4i")
 _GATED = struct.Struct("=3Q5q2id")
 SCALE = 3  #: the number of the gate that multiplies by a number
 _ARGMAX = struct.Struct("=2Q4q")
+_HEAD_PRODUCT = struct.Struct("=4Q12q2i")
 
 
 def norm(
@@ -148,8 +149,44 @@ def heads(
     )
 
 
+def head_product(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    out: torch.Tensor,
+    tail: torch.Tensor | None = None,
+    tokens: int | None = None,
+) -> bytes:
+    """HeadProductArgs.
+
+    Args:
+        x: [tokens, heads, in].
+        weight: [heads, in, outputs], or its transposed view of [heads, outputs, in], one matrix behind the other.
+        out: [tokens, heads, outputs + tail_dim].
+        tail: [tokens, heads, tail_dim].
+        tokens: None: x's.
+    """
+    heads, inner, outputs = weight.shape
+    return _HEAD_PRODUCT.pack(
+        x.data_ptr(),
+        weight.data_ptr(),
+        _address(tail),
+        out.data_ptr(),
+        *x.stride()[:2],
+        *((0, 0) if tail is None else tail.stride()[:2]),
+        *out.stride()[:2],
+        len(x) if tokens is None else tokens,
+        heads,
+        inner,
+        outputs,
+        0 if tail is None else tail.shape[2],
+        torch.get_num_threads(),
+        native.DTYPES[x.dtype],
+        weight.stride(2) != 1,
+    )
+
+
 def _address(tensor: torch.Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
-__all__ = ["NO_PART", "Part", "argmax", "gated", "heads", "norm", "turned", "written"]
+__all__ = ["NO_PART", "Part", "argmax", "gated", "head_product", "heads", "norm", "turned", "written"]

@@ -317,7 +317,7 @@ _EXPERTS = ("gate_rows", "moe_experts", "moe_experts_int4", "moe_experts_int8", 
 #: the other ops of the catalogue, and why there is none
 NO_INSTRUCTION: Mapping[str, str] = {
     **dict.fromkeys(("apply_logit_bias", "apply_penalties", "argmax", "sample"), _CHOICE),
-    "layer_norm": _NO_KERNEL,
+    **dict.fromkeys(("latent_attention", "latent_write", "layer_norm"), _NO_KERNEL),
     **dict.fromkeys(_EXPERTS, _NO_KERNEL),
     **{name: _NO_KERNEL for name in OPS if name not in WRITERS},
 }

@@ -29,10 +29,8 @@ ROW_OPS = tuple(
     for name in sorted(CATALOGUE)
     if name not in (*IN_PLACE, *BATCH_OPS, "select_rows", "embedding", "rope", "qk_norm_rope")
 )
-
-
 #: ops whose results for one of the step's rows depend on that row alone
-STEP_ROW_OPS = ("paged_attention", *SLOT_OPS)
+STEP_ROW_OPS = ("latent_attention", "paged_attention", *SLOT_OPS)
 
 
 @requirement(

@@ -16,6 +16,12 @@ from anychip_sdk.ops.quantized import BLOCKS
 from anychip_sdk.registry import Fact, Kernel, OpKey, dtype_name
 from anychip_sdk.testing.cases import DIMENSIONS, random_case
 
+#: sizes that a plan knows of the model and the pool
+SIZE_FACTS = (
+    *("heads", "kv_heads", "head_dim", "hidden", "page_size"),
+    *("rank", "rope_dim", "nope_dim", "value_dim"),
+)
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -86,7 +92,7 @@ def resolved(
 
 def facts_of(op: Op, args: Sequence[Any], dtype: torch.dtype, sizes: Mapping[str, int]) -> dict[str, Fact]:
     """What a plan knows of a call: the model's sizes, the pool's, and plain arguments by name."""
-    facts: dict[str, Fact] = {name: sizes[name] for name in ("heads", "kv_heads", "head_dim", "hidden", "page_size")}
+    facts: dict[str, Fact] = {name: sizes[name] for name in SIZE_FACTS}
     facts.update(
         heads_per_kv_head=sizes["heads"] // sizes["kv_heads"],
         vocab=sizes["vocab"],
