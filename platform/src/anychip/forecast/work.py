@@ -123,14 +123,13 @@ class _Reader:
                 yield self._weights[one.key]
 
     def _attention(self, call: Call) -> OpWork:
-        """A query head and a key of head_dim make a score: a product and a sum each, and the same with the value."""
-        heads, head_dim = call.facts["heads"], call.facts["head_dim"]
+        """A query head and a key make a score by a product and a sum for each dimension, and likewise with the value."""
+        heads = call.facts["heads"]
         assert isinstance(heads, int)
-        assert isinstance(head_dim, int)
         return OpWork(
             kv_bytes_per_token=sum(self._state_bytes(one) for one in call.args),
             scores_per_token=heads,
-            attention_flops_per_pair=4 * heads * head_dim,
+            attention_flops_per_pair=2 * heads * _pair_dims(call),
         )
 
     def _state_bytes(self, value: object) -> int:
@@ -154,6 +153,12 @@ class _Reader:
 
     def _width(self, value: object) -> int:
         return width(self._program.shapes[value.name]) if isinstance(value, Value) else 0
+
+
+def _pair_dims(call: Call) -> int:
+    """Of a key and a value: of latents, as decodes read them, a value is the first part of the key."""
+    names = ("rank", "rope_dim", "rank") if call.op == "latent_attention" else ("head_dim", "head_dim")
+    return sum(int(call.facts[name] or 0) for name in names)
 
 
 def _products(op: str, specs: list[WeightSpec], dtype: torch.dtype) -> OpWork:

@@ -13,6 +13,7 @@ from anychip.models.attention import Attention
 from anychip.models.config import ModelConfig
 from anychip.models.experts import MixtureOfExperts
 from anychip.models.gated_delta import GatedDelta
+from anychip.models.latent import LatentAttention
 from anychip.models.layers import Embedding, Linear, LMHead, Norm
 from anychip.models.mlp import GatedMLP
 from anychip.models.registry import build_model
@@ -21,7 +22,7 @@ from anychip.models.state import State, Table
 from anychip_sdk.ops import Op
 from anychip_sdk.state import grouped
 
-BLOCKS = (Attention, Embedding, GatedDelta, GatedMLP, Linear, LMHead, MixtureOfExperts, Norm)
+BLOCKS = (Attention, Embedding, GatedDelta, GatedMLP, LatentAttention, Linear, LMHead, MixtureOfExperts, Norm)
 
 
 class OpTracer(fx.Tracer):

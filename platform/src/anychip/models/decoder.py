@@ -22,7 +22,7 @@ class DecoderLayer(nn.Module):
     def __init__(self, config: DecoderConfig, layer: int) -> None:
         super().__init__()
         self.input_layernorm = config.norm(config.hidden_size)
-        self.self_attn = Attention(config, layer)
+        self.self_attn: nn.Module = Attention(config, layer)
         self.post_attention_layernorm = config.norm(config.hidden_size)
         self.mlp: nn.Module = GatedMLP(config)
 

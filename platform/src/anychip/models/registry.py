@@ -20,6 +20,7 @@ from anychip.models.families.granite_moe import GraniteMoeConfig
 from anychip.models.families.hunyuan_moe import HunYuanMoeConfig
 from anychip.models.families.internlm3 import InternLM3Config
 from anychip.models.families.llama import LlamaConfig
+from anychip.models.families.minicpm3 import MiniCPM3Config
 from anychip.models.families.ministral3 import Ministral3Config
 from anychip.models.families.mistral import MistralConfig
 from anychip.models.families.mixtral import MixtralConfig
@@ -65,6 +66,7 @@ FAMILIES: tuple[type[ModelConfig], ...] = (
     GptOssConfig,
     Glm4MoeConfig,
     Ernie4_5MoeConfig,
+    MiniCPM3Config,
 )
 
 

@@ -20,15 +20,11 @@ SLOT_OPS = tuple(name for name, op in sorted(CATALOGUE.items()) if op.keeps_slot
 #: ops over heads, pages and slots; their classes are those of `geometries`
 HEAD_OPS = ("kv_write", "latent_attention", "latent_write", "mha", "paged_attention", "qk_norm_rope", "rope", *SLOT_OPS)
 #: with a batch of sequences, which is never empty
-<<<<<<< HEAD
-BATCH_OPS = ("mha", "paged_attention", *SLOT_OPS)
+BATCH_OPS = ("latent_attention", "mha", "paged_attention", *SLOT_OPS)
 #: over experts
 EXPERT_OPS = ("moe_experts", "moe_experts_int4", "moe_experts_int8", "router_topk")
-=======
-BATCH_OPS = ("latent_attention", "mha", "paged_attention", *SLOT_OPS)
 #: over one vector per token
 LATENT_OPS = ("latent_attention", "latent_write")
->>>>>>> d1a1b74 (sdk, cpu: add latent attention: latent_write and latent_attention, absorbed or expanded)
 #: ops over float32 logits
 LOGIT_OPS = ("apply_logit_bias", "apply_penalties", "argmax", "cap_logits", "sample")
 IN_PLACE = tuple(name for name, op in CATALOGUE.items() if op.mutated)
@@ -51,15 +47,12 @@ WINDOWS = (1, 5, 16, 100)
 STATE_HEADS = ((1, 1), (2, 2), (2, 4), (1, 3), (4, 16))
 STATE_DIMS = ((16, 16), (64, 64), (128, 128), (32, 48), (7, 19))
 CONVOLUTIONS = ({"taps": 1, "channels": 1}, {"taps": 2, "channels": 16}, {"taps": 3, "channels": 129}, {"taps": 7})
-<<<<<<< HEAD
 #: (experts, experts of each row)
 EXPERTS = ((4, 1), (8, 2), (60, 4), (64, 6), (128, 8), (160, 9))
-=======
 #: (heads, rank, rope_dim, nope_dim, value_dim), those of released models' heads among them
 LATENTS = ((3, 16, 16, 8, 8), (2, 512, 64, 128, 128), (2, 256, 32, 64, 64), (5, 48, 16, 33, 31), (20, 64, 32, 192, 256))
 #: of a row's query tokens: all rows are expanded, or none is
 FORMS = (1, 1 << 20)
->>>>>>> d1a1b74 (sdk, cpu: add latent attention: latent_write and latent_attention, absorbed or expanded)
 
 
 class Geometry(NamedTuple):
