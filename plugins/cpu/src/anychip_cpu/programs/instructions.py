@@ -313,12 +313,10 @@ WRITERS: Mapping[str, Callable[[Writer, Given], Any]] = {
 }
 _NO_KERNEL = "the library has no kernel for it"
 _CHOICE = "it chooses tokens, outside the model's graph"
-_EXPERTS = ("gate_rows", "moe_experts", "moe_experts_int4", "moe_experts_int8", "router_topk")
 #: the other ops of the catalogue, and why there is none
 NO_INSTRUCTION: Mapping[str, str] = {
     **dict.fromkeys(("apply_logit_bias", "apply_penalties", "argmax", "sample"), _CHOICE),
-    **dict.fromkeys(("latent_attention", "latent_write", "layer_norm"), _NO_KERNEL),
-    **dict.fromkeys(_EXPERTS, _NO_KERNEL),
+    **dict.fromkeys(("gate_rows", "latent_attention", "latent_write", "layer_norm"), _NO_KERNEL),
     **{name: _NO_KERNEL for name in OPS if name not in WRITERS},
 }
 
