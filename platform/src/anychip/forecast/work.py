@@ -123,7 +123,7 @@ class _Reader:
                 yield self._weights[one.key]
 
     def _attention(self, call: Call) -> OpWork:
-        """A query head and a key make a score by a product and a sum for each dimension, and likewise with the value."""
+        """A query head and a key make a score by a product and a sum for each dimension, and so with the value."""
         heads = call.facts["heads"]
         assert isinstance(heads, int)
         return OpWork(

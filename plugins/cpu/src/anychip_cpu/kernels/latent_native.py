@@ -105,7 +105,7 @@ class NativeLatent:
         q = torch.empty((len(nope), heads, cache.shape[2]), dtype=nope.dtype)
         self._library.head_product(row_args.head_product(nope, makers.keys, q, rope))
         mixed, entries = torch.empty((len(nope), heads, rank), dtype=nope.dtype), cache.unsqueeze(2)
-        rows.call(mixed, q, entries, entries, scale, None)
+        rows.call(mixed, q, entries, entries, native.Scores(scale))
         made = out if whole else torch.empty((len(nope), *out.shape[1:]), dtype=out.dtype)
         self._library.head_product(row_args.head_product(mixed, makers.values.transpose(1, 2), made))
         if not whole:
