@@ -272,7 +272,7 @@ void Program::add(const Instruction& one, std::int64_t tokens) {
       return;
     }
     case kAttend:
-      limit_slots(one.group, kUnread - 1);
+      limit_slots(slots_, one.group, kUnread - 1);
       stages_.push_back(std::make_unique<AttentionStage>(one.attention, one.group, attention_[attention_turn_]));
       attention_stages_.push_back(stages_.back().get());
       return;
@@ -281,35 +281,42 @@ void Program::add(const Instruction& one, std::int64_t tokens) {
 
 template <class Args>
 void Program::add_recurrent(const Args& args, std::int32_t group) {
-  limit_slots(group, args.rows.slot_count);
+  limit_slots(row_slots_, group, args.rows.slot_count);
   stages_.push_back(std::make_unique<RecurrentStage<Args>>(args, group));
 }
 
 void Program::limit(const HeadsArgs& args, std::int32_t group) {
   for (const HeadsPart& part : args.parts) {
     if (part.heads > 0 && part.is_turned) positions_ = std::min(positions_, args.places);
-    if (part.heads > 0 && part.is_cached) limit_slots(group, args.slot_count);
+    if (part.heads > 0 && part.is_cached) limit_slots(slots_, group, args.slot_count);
   }
 }
 
-void Program::limit_slots(std::int32_t group, std::int64_t slots) {
+void Program::limit_slots(std::vector<std::int64_t>& limits, std::int32_t group, std::int64_t slots) {
   const std::size_t index = static_cast<std::size_t>(group);
-  if (slots_.size() <= index) slots_.resize(index + 1, kUnread);
-  slots_[index] = std::min(slots_[index], slots);
+  if (limits.size() <= index) limits.resize(index + 1, kUnread);
+  limits[index] = std::min(limits[index], slots);
+}
+
+bool Program::fits(const StepArgs& step, const std::vector<std::int64_t>& limits, bool is_paged) {
+  if (limits.size() > static_cast<std::size_t>(step.group_count)) return false;
+  const std::int64_t count = is_paged ? step.tokens : step.rows;
+  for (std::size_t group = 0; group < limits.size(); ++group) {
+    if (limits[group] == kUnread) continue;
+    const GroupArgs& args = step.groups[group];
+    if (count == 0) continue;
+    if (is_paged != (args.page_table != nullptr) || args.slots == nullptr) return false;
+    if (!are_below(args.slots, count, limits[group])) return false;
+  }
+  return true;
 }
 
 void Program::check(const StepArgs& step) const {
-  bool fits = are_below(step.token_ids, step.tokens, vocabulary_) &&
-              are_below(step.positions, step.tokens, positions_) &&
-              are_below(step.logit_rows, step.logits, step.tokens) &&
-              slots_.size() <= static_cast<std::size_t>(step.group_count);
-  for (std::size_t group = 0; fits && group < slots_.size(); ++group) {
-    if (slots_[group] == kUnread) continue;
-    const GroupArgs& args = step.groups[group];
-    const std::int64_t count = args.page_table == nullptr ? step.rows : step.tokens;
-    fits = count == 0 || (args.slots != nullptr && are_below(args.slots, count, slots_[group]));
-  }
-  if (!fits) throw std::out_of_range("a step's numbers");
+  const bool is_sound = are_below(step.token_ids, step.tokens, vocabulary_) &&
+                        are_below(step.positions, step.tokens, positions_) &&
+                        are_below(step.logit_rows, step.logits, step.tokens) && fits(step, slots_, true) &&
+                        fits(step, row_slots_, false);
+  if (!is_sound) throw std::out_of_range("a step's numbers");
 }
 
 void Program::run(const StepArgs& step) {

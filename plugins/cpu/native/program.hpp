@@ -87,7 +87,8 @@ class Program {
  private:
   void add(const Instruction& instruction, std::int64_t tokens);
   void limit(const HeadsArgs& args, std::int32_t group);
-  void limit_slots(std::int32_t group, std::int64_t slots);
+  static void limit_slots(std::vector<std::int64_t>& limits, std::int32_t group, std::int64_t slots);
+  static bool fits(const StepArgs& step, const std::vector<std::int64_t>& limits, bool is_paged);
   template <class Args>
   void add_recurrent(const Args& args, std::int32_t group);
   void check(const StepArgs& step) const;
@@ -102,7 +103,8 @@ class Program {
   std::vector<std::int32_t> kinds_;  // of the stages
   std::vector<Stage*> attention_stages_;
   std::int64_t vocabulary_, positions_;  // what a step's numbers must be below
-  std::vector<std::int64_t> slots_;      // the same of each group's; kUnread: no instruction reads it
+  std::vector<std::int64_t> slots_;      // the same of each group's where tokens lie; kUnread: no instruction reads it
+  std::vector<std::int64_t> row_slots_;  // the same of each group's that rows have
 };
 
 }  // namespace anychip

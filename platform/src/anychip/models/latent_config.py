@@ -20,8 +20,8 @@ class LatentShape:
     """Sizes of latent attention (DeepSeek-V2, 2024).
 
     A token keeps `rank` numbers that keys and values are made of, and `rope_dim` rotated ones that the keys of all
-    heads end with. `nope_dim` dimensions of a head's queries and keys are not rotated. Queries are made by way of `q_rank`
-    numbers; None: by one matrix. `is_paired`: checkpoints rotate neighbours against each other.
+    heads end with. `nope_dim` dimensions of a head's queries and keys are not rotated. Queries are made by way of
+    `q_rank` numbers; None: by one matrix. `is_paired`: checkpoints rotate neighbours against each other.
     """
 
     q_rank: int | None
