@@ -61,8 +61,8 @@ def test_a_row_that_is_no_number_gets_ids_that_there_are_and_weights_that_are_no
     x = x.clone()
     x[2, 0] = strange
     ids, weights = ROUTER(x, *rest)
-    assert ids[2].tolist() == [0, 1, 2]
-    assert weights[2].isnan().all()
+    assert ids[2, :3].tolist() == [0, 1, 2]
+    assert weights[2, :3].isnan().all()
     others = [0, 1, 3, 4, 5]
     assert torch.equal(ids[others], clean_ids[others])
     assert torch.equal(weights[others], clean_weights[others])
