@@ -3,7 +3,7 @@
 import pytest
 import transformers
 
-from anychip.models.registry import FAMILIES, config_of
+from anychip.models.registry import FAMILIES, config_of, parse_config
 from anychip_sdk.errors import CheckpointInvalid
 
 #: architecture -> the class of transformers, and what it calls things otherwise
@@ -98,6 +98,32 @@ def test_every_family_is_compared_with_its_class():
 )
 def test_what_would_be_computed_wrongly_is_refused_by_name(architecture, raw, words):
     assert words in refusal(architecture, **raw)
+
+
+def test_keys_of_published_configs_are_known():
+    published = {
+        "Cohere2ForCausalLM": {
+            "layer_switch": 4,
+            "order_of_interleaved_layers": "local_attn_first",
+            "position_embedding_type": "rope_gptj",
+            "rotary_pct": 1.0,
+            "sliding_window_pattern": 4,
+            "use_parallel_block": True,
+        },
+        "Gemma2ForCausalLM": {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh"},
+        "Gemma3ForCausalLM": {"rope_local_base_freq": 10000, "rope_theta": 1000000, "sliding_window_pattern": 6},
+        "InternLM3ForCausalLM": {"rope_scaling": {"factor": 6.0, "rope_type": "dynamic"}, "bias": False},
+        "SmolLM3ForCausalLM": {
+            "no_rope_layers": [1, 1, 1, 0] * 9,
+            "max_window_layers": 28,
+            "use_sliding_window": False,
+        },
+    }
+    for architecture, raw in published.items():
+        problems, notes = [], []
+        parse_config({"architectures": [architecture], **raw}, {}, problems, notes=notes)
+        assert (problems, notes) == ([], [])
+    assert "use_parallel_block is False" in refusal("Cohere2ForCausalLM", use_parallel_block=False)
 
 
 def test_a_sample_has_a_layer_of_each_kind():

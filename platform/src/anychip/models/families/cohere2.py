@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -46,6 +47,15 @@ class Cohere2Config(DecoderConfig):
         eos=255001,
         is_tied=True,
     )
+
+    fixed: ClassVar[Mapping[str, Sequence[object]]] = {
+        "order_of_interleaved_layers": ("local_attn_first",),
+        "position_embedding_type": ("rope_gptj", "rope"),
+        "use_embedding_sharing": (True,),
+        "use_gated_activation": (True,),
+        "use_parallel_block": (True,),
+    }
+    unused = frozenset({"layer_switch", "use_parallel_embedding"})
 
     logit_scale: float
 

@@ -41,6 +41,8 @@ def read_gemma(fields: GGUFFields) -> dict[str, object]:
 class GemmaConfig(DecoderConfig):
     """What Gemma 2 and 3 share. `query_scalar`: scores are divided by its root. Caps of None cap nothing."""
 
+    unused = frozenset({"hidden_act"})  # hidden_activation counts
+
     score_cap_default: ClassVar[float | None]
     logit_cap_default: ClassVar[float | None]
 
