@@ -38,8 +38,6 @@ FAMILIES = {
         "long_factor": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], "attention_factor": 1.19}}),
     "cohere2": ("cohere2", {"layer_types": ["sliding_attention", "full_attention"], **WINDOW, "logit_scale": 0.4}),
     "qwen3.5": ("qwen3_5_text", {"head_dim": 32, "layer_types": ["linear_attention", "full_attention"], **DELTA}),
-    "qwen3-next, dense": ("qwen3_next", {"head_dim": 32, "layer_types": ["linear_attention", "full_attention"], **DELTA,
-                                         "mlp_only_layers": [0, 1]}),
     "qwen3.5 with few value heads": ("qwen3_5_text", {"attention_bias": True, "num_hidden_layers": 3, "head_dim": 16,
                                                       "full_attention_interval": 3, **DELTA, "linear_num_key_heads": 4,
                                                       "linear_conv_kernel_dim": 2}),

@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {
 }
 STD = 0.15
 #: families whose norms are held as distances from 1
-FROM_ONE = ("gemma2", "gemma3_text", "qwen3_5_text", "qwen3_next")
+FROM_ONE = ("gemma2", "gemma3_text", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
 
 
 def make_family(directory: Path, model_type: str, *, seed: int = 0, **overrides: Any) -> Path:

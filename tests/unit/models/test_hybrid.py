@@ -59,7 +59,7 @@ def test_every_fourth_layer_sees_all_tokens_unless_the_config_says_otherwise():
         ({"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim is 1"),
         ({"attn_output_gate": False}, "attn_output_gate is False"),
         ({"mamba_ssm_dtype": "bfloat16"}, "mamba_ssm_dtype is 'bfloat16'"),
-        ({"architectures": ["Qwen3NextForCausalLM"]}, "2 layers have experts, which are not supported"),
+        ({"architectures": ["Qwen3_5MoeForCausalLM"], "norm_topk_prob": False}, "norm_topk_prob is False"),
     ],
 )
 def test_what_would_be_computed_wrongly_is_refused_by_name(raw, words):
@@ -83,7 +83,7 @@ def test_queries_and_their_gates_are_rows_of_one_tensor():
 
 
 def test_qwen3_next_groups_rows_by_key_head():
-    config = config_of({**DENSE, "architectures": ["Qwen3NextForCausalLM"], "mlp_only_layers": [0, 1]})
+    config = config_of({**DENSE, "architectures": ["Qwen3NextForCausalLM"], "num_experts": 16})
     prefix = "model.layers.0.linear_attn."
     rows = [source.rows for source in sources(config, f"{prefix}in_proj_qkvz.weight")]
     assert rows == [

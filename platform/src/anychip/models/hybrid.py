@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,18 +12,19 @@ from torch import nn
 from anychip.models.attention import Attention
 from anychip.models.decoder import CausalLM
 from anychip.models.decoder_config import DecoderConfig
+from anychip.models.experts import MixtureOfExperts
 from anychip.models.gated_delta import DeltaShape, GatedDelta, parse_delta
 from anychip.models.layer_windows import FULL_ATTENTION, Windows
 from anychip.models.layers import Linear, Norm, OffsetRMSNorm
 from anychip.models.layouts import grouped_rows
+from anychip.models.mixture_config import MixtureConfig
+from anychip.models.mlp import GatedMLP
 from anychip.models.raw import Fields
-from anychip.models.source import Source, same_name
+from anychip.models.source import Source
 from anychip_sdk import ops
 from anychip_sdk.step import Step
 
 LINEAR_ATTENTION = "linear_attention"
-
-MakeMLP = Callable[[int], nn.Module]  #: of a layer
 
 
 @dataclass(frozen=True)
@@ -67,15 +68,27 @@ class HybridConfig(DecoderConfig):
     def sources(self, name: str, shape: tuple[int, ...]) -> tuple[Source, ...]:
         *path, module, kind = name.split(".")
         place = ".".join(path)
-        if module in ("q_proj", "gate"):  # each head's rows of both follow each other
+        if place.endswith(".self_attn") and module in ("q_proj", "gate"):  # each head's rows of both follow each other
             both = grouped_rows(f"{place}.q_proj.{kind}", (2 * shape[0], *shape[1:]), (self.head_dim,) * 2)
             return both[module == "gate"]
         if module == "conv1d":
             return (Source(name, (shape[0], 1, shape[1])),)
-        return same_name(name, shape)
+        return super().sources(name, shape)
 
-    def build_with(self, make_mlp: MakeMLP) -> nn.Module:
-        return CausalLM(self, (HybridLayer(self, layer, make_mlp(layer)) for layer in range(self.num_layers)))
+    def mlp(self, layer: int) -> nn.Module:
+        """What a layer has behind its attention."""
+        return GatedMLP(self)
+
+    def build(self) -> nn.Module:
+        return CausalLM(self, (HybridLayer(self, layer) for layer in range(self.num_layers)))
+
+
+@dataclass(frozen=True)
+class SparseHybridConfig(HybridConfig, MixtureConfig):
+    """Mixtures of experts behind attention of both kinds."""
+
+    def mlp(self, layer: int) -> nn.Module:
+        return MixtureOfExperts(self) if self.is_sparse[layer] else super().mlp(layer)
 
 
 class GatedAttention(Attention):
@@ -94,14 +107,14 @@ class GatedAttention(Attention):
 class HybridLayer(nn.Module):
     """Pre-norm residual block: attention of either kind, then MLP."""
 
-    def __init__(self, config: HybridConfig, layer: int, mlp: nn.Module) -> None:
+    def __init__(self, config: HybridConfig, layer: int) -> None:
         super().__init__()
         is_linear = config.layer_types[layer] == LINEAR_ATTENTION
         self.input_layernorm = config.norm(config.hidden_size)
         self.linear_attn = GatedDelta(config, config.delta) if is_linear else None
         self.self_attn = None if is_linear else GatedAttention(config, layer)
         self.post_attention_layernorm = config.norm(config.hidden_size)
-        self.mlp = mlp
+        self.mlp = config.mlp(layer)
 
     def forward(self, x: torch.Tensor, step: Step, table: torch.Tensor) -> torch.Tensor:
         normed = self.input_layernorm(x)
@@ -114,4 +127,4 @@ class HybridLayer(nn.Module):
         return self.linear_attn(x, step)  # type: ignore[no-any-return]
 
 
-__all__ = ["LINEAR_ATTENTION", "GatedAttention", "HybridConfig", "HybridLayer"]
+__all__ = ["LINEAR_ATTENTION", "GatedAttention", "HybridConfig", "HybridLayer", "SparseHybridConfig"]

@@ -32,6 +32,7 @@ from anychip.models.families.qwen2 import Qwen2Config
 from anychip.models.families.qwen2_moe import Qwen2MoeConfig
 from anychip.models.families.qwen3 import Qwen3Config
 from anychip.models.families.qwen3_5 import Qwen35Config
+from anychip.models.families.qwen3_5_moe import Qwen35MoeConfig
 from anychip.models.families.qwen3_moe import Qwen3MoeConfig
 from anychip.models.families.qwen3_next import Qwen3NextConfig
 from anychip.models.families.smollm3 import SmolLM3Config
@@ -56,6 +57,7 @@ FAMILIES: tuple[type[ModelConfig], ...] = (
     Phi3Config,
     Cohere2Config,
     Qwen35Config,
+    Qwen35MoeConfig,
     Qwen3NextConfig,
     Qwen3MoeConfig,
     Qwen2MoeConfig,

@@ -6,12 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
-from torch import nn
-
 from anychip.models.decoder_config import DecoderDefaults
 from anychip.models.hybrid import HybridConfig
 from anychip.models.keys import TEXT
-from anychip.models.mlp import GatedMLP
 from anychip.models.raw import Fields
 from anychip.models.rope_config import RopeDefaults
 from anychip.models.source import Source
@@ -52,7 +49,7 @@ class Qwen35Base(HybridConfig):
         return super().parse(architecture, text, generation)
 
     def for_tensors(self: Self, names: Collection[str]) -> Self:
-        return replace(self, is_within=any(name.startswith(WITHIN) for name in names))
+        return replace(super().for_tensors(names), is_within=any(name.startswith(WITHIN) for name in names))
 
     def sources(self, name: str, shape: tuple[int, ...]) -> tuple[Source, ...]:
         return tuple(replace(source, tensor=self._called(source.tensor)) for source in self._sources(name, shape))
@@ -97,9 +94,6 @@ class Qwen35Config(Qwen35Base):
         qk_norm=True,
         rope=RopeDefaults(partial=0.25),
     )
-
-    def build(self) -> nn.Module:
-        return self.build_with(lambda layer: GatedMLP(self))
 
 
 __all__ = ["Qwen35Base", "Qwen35Config"]

@@ -1,22 +1,21 @@
-"""Qwen3-Next: three of four layers Gated DeltaNet, the others gated attention. Its dense layers alone."""
+"""Qwen3-Next: mixtures of experts, three of four layers Gated DeltaNet, the others gated attention."""
 
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any
-
-from torch import nn
 
 from anychip.models.decoder_config import DecoderDefaults
-from anychip.models.hybrid import HybridConfig
+from anychip.models.families.qwen3_moe import SparseQwenConfig
+from anychip.models.hybrid import SparseHybridConfig
 from anychip.models.layouts import grouped_rows
-from anychip.models.mlp import GatedMLP
+from anychip.models.mixture import Mixture, Routing
+from anychip.models.mixture_config import count
 from anychip.models.raw import Fields
 from anychip.models.rope_config import RopeDefaults
 from anychip.models.source import Source
 
 
-class Qwen3NextConfig(HybridConfig):
+class Qwen3NextConfig(SparseHybridConfig, SparseQwenConfig):
     """Heads are 256 wide unless the config says otherwise, a quarter of each turned."""
 
     architectures = ("Qwen3NextForCausalLM",)
@@ -35,15 +34,15 @@ class Qwen3NextConfig(HybridConfig):
     )
 
     @classmethod
-    def read(cls, fields: Fields, generation: Fields) -> dict[str, Any]:
-        values = super().read(fields, generation)
-        dense = fields.numbers("mlp_only_layers", above=-1) or ()
-        every, experts = fields.integer("decoder_sparse_step", 1), fields.integer("num_experts", 512, minimum=0)
-        sparse = [at for at in range(values["num_layers"]) if at not in dense and (at + 1) % every == 0]
-        fields.settle("norm_topk_prob")
-        if experts and sparse:
-            fields.problems.append(f"{fields.where}: {len(sparse)} layers have experts, which are not supported")
-        return values
+    def read_mixture(cls, fields: Fields) -> Mixture:
+        return Mixture(
+            experts=count(fields, ("num_experts", "num_local_experts"), 512),
+            per_token=count(fields, ("num_experts_per_tok",), 10),
+            inner=fields.integer("moe_intermediate_size", 512),
+            routing=Routing(renormalise="sum" if fields.boolean("norm_topk_prob", True) else "none"),
+            shared_inner=fields.integer("shared_expert_intermediate_size", 512),
+            is_shared_gated=True,
+        )
 
     def sources(self, name: str, shape: tuple[int, ...]) -> tuple[Source, ...]:
         """A key head's rows, and those of its value heads, follow each other."""
@@ -56,9 +55,6 @@ class Qwen3NextConfig(HybridConfig):
         if sizes is None:
             return super().sources(name, shape)
         return tuple(chain(*grouped_rows(name, shape, sizes)))
-
-    def build(self) -> nn.Module:
-        return self.build_with(lambda layer: GatedMLP(self))
 
 
 __all__ = ["Qwen3NextConfig"]

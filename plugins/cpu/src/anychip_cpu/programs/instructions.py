@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -13,37 +13,13 @@ from anychip_cpu.kernels.elementwise import GATES, OPS
 from anychip_cpu.kernels.products import Packed, Weights, packed_args
 from anychip_cpu.programs.buffers import Buffers
 from anychip_cpu.programs.program import GATHER, Instruction, Kind
+from anychip_cpu.programs.ropes import DeferredRope, RopePlan
 
 Given = Mapping[str, Any]  #: an op's arguments by name
 
 
 class CannotTranslateError(Exception):
     """A piece holds something that the library has no instruction for; the text says what."""
-
-
-class DeferredRope(NamedTuple):
-    """A rotation that is left to the write of its keys: one instruction turns both and writes the keys."""
-
-    queries: torch.Tensor
-    queries_out: torch.Tensor
-    keys: torch.Tensor
-    norms: tuple[torch.Tensor | None, torch.Tensor | None]
-    eps: float
-    table: torch.Tensor
-
-
-class RopePlan(NamedTuple):
-    """How queries and keys may be turned.
-
-    Attributes:
-        is_late: with the write of the keys; nobody reads either before.
-        may_overwrite_q: nobody else reads them as they were.
-        may_overwrite_k: likewise.
-    """
-
-    is_late: bool
-    may_overwrite_q: bool
-    may_overwrite_k: bool
 
 
 class Writer:
@@ -321,4 +297,4 @@ NO_INSTRUCTION: Mapping[str, str] = {
 }
 
 
-__all__ = ["NO_INSTRUCTION", "WRITERS", "CannotTranslateError", "DeferredRope", "RopePlan", "Writer"]
+__all__ = ["NO_INSTRUCTION", "WRITERS", "CannotTranslateError", "Writer"]

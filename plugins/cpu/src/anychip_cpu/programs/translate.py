@@ -12,8 +12,9 @@ import torch
 from anychip_cpu.kernels.experts import PackedExperts
 from anychip_cpu.kernels.products import Packed
 from anychip_cpu.programs.buffers import Buffers, addresses
-from anychip_cpu.programs.instructions import WRITERS, CannotTranslateError, RopePlan, Writer
+from anychip_cpu.programs.instructions import WRITERS, CannotTranslateError, Writer
 from anychip_cpu.programs.program import Instruction
+from anychip_cpu.programs.ropes import RopePlan
 from anychip_sdk.ops import CATALOGUE
 from anychip_sdk.program import Call, Constant, Program, StepInput, Value, view
 
