@@ -72,10 +72,14 @@ def uses_heads(kernel):
     return any("head_dim" in arg.shape for arg in CATALOGUE[kernel.op].args)
 
 
-def test_every_op_has_a_kernel_of_the_backend_in_every_float_dtype():
+#: dtypes in which an op is the reference's
+REFERENCES = {"gate_rows": set(FLOATS), "moe_experts": {torch.float16}}
+
+
+def test_every_op_has_a_kernel_of_the_backend_in_every_float_dtype_but_for_few():
     for name in CATALOGUE:
         covered = {dtype for kernel in KERNELS.values() if kernel.op == name for dtype in kernel.dtypes}
-        assert covered == set(FLOATS), name
+        assert covered == set(FLOATS) - REFERENCES.get(name, set()), name
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -166,9 +166,9 @@ def test_requests_together_get_the_tokens_that_each_gets_alone(tiny):
 
 @BUILT
 def test_graphs_without_fusions_are_cut_where_an_op_has_no_instruction(tiny):
-    for kind, others in (("llama", set()), ("qwen3", {"rms_norm"})):
+    for kind in ("llama", "qwen3"):
         with loaded(make_recipe(tiny(kind), model=INT8, fusion=NO_FUSION)) as model:
-            assert {op for op, reason in cuts(model).items() if reason != ALONE} == {"silu", "mul", *others}
+            assert {op for op, reason in cuts(model).items() if reason != ALONE} == {"silu", "mul"}
             got, expected = both(model)
             assert torch.equal(got, expected)
 
@@ -188,7 +188,8 @@ def test_the_time_of_each_kind_of_instruction_is_told_on_request(model):
     [piece] = pieces_of(model)
     piece.program.seconds = torch.zeros(len(Kind), dtype=torch.float64)
     model.forward(step(model, 4))
-    assert bool((piece.program.seconds > 0).all())
+    dense = [Kind.GATHER, Kind.NORM, Kind.MULTIPLY, Kind.HEADS, Kind.ATTEND, Kind.GATE]
+    assert torch.nonzero(piece.program.seconds > 0).flatten().tolist() == sorted(dense)
     piece.program.seconds = None
     model.forward(step(model, 4))
 

@@ -56,13 +56,25 @@ def test_fused_ops_are_within_bounds_on_both_generations(make_rig, op, dtype, ge
 
 #: only ever seen apart where the fused op is missing, which then has to show
 FALLBACKS = {"mul", "silu"}
+#: whose kernels the vendor's stack has in other forms than the catalogue's; the reference runs them
+REFERENCES = {
+    *("cap_logits", "causal_conv_silu", "gate_rows", "gated_delta_rule", "latent_attention", "latent_write"),
+    *("layer_norm", "moe_experts", "moe_experts_int4", "moe_experts_int8", "rms_norm_offset", "router_topk", "scale"),
+    "sigmoid_mul",
+}
 
 
-@pytest.mark.parametrize("op", sorted(set(CATALOGUE) - set(FUSED) - FALLBACKS))
+@pytest.mark.parametrize("op", sorted(set(CATALOGUE) - set(FUSED) - FALLBACKS - REFERENCES))
 def test_the_others_are_within_bounds(rig, op):
     rig.open()
     dtype = torch.float32 if op in ("argmax", "sample", "apply_penalties", "apply_logit_bias") else torch.bfloat16
     checked(rig, op, dtype)
+
+
+@pytest.mark.parametrize("op", sorted(REFERENCES))
+def test_what_the_backend_has_no_kernel_for_is_the_references(rig, op):
+    rig.open()
+    assert chosen(rig, op, torch.bfloat16).kernel.provider == "reference"
 
 
 def test_the_older_generation_decodes_with_another_op(make_rig):
@@ -87,7 +99,7 @@ def test_more_decodes_than_the_op_takes_are_split(rig):
     assert [(one.start, one.stop) for one in plan.decodes] == [(0, 2), (2, 3)]
     attend = attention.Attention(rig.plugin._vendor)
 
-    def in_parts(q, k_cache, v_cache, step, scale, window, group):
+    def in_parts(q, k_cache, v_cache, step, scale, window, group, *_):
         return attend(q, k_cache, v_cache, plan_attention(step, group, rows_max=2), scale, window, group)
 
     found = check_kernel(CATALOGUE["paged_attention"], in_parts, args, torch.bfloat16)
