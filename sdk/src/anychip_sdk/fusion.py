@@ -61,4 +61,43 @@ def split_rows(x: Any, *weights: Any) -> Any:
     return x.split([weight.shape[0] for weight in weights], dim=-1)
 
 
-__all__ = ["POLICIES", "Fusion", "concat_rows", "policies_with", "split_rows"]
+def slots_gate_up(experts: Any, *shared: Any) -> Any:
+    """In a replacement: a mixture's [experts, 2 * inner, hidden] with a shared expert behind it, in slots.
+
+    `shared` is its gate and its up weight, or both joined. The last slot is filled up with zeros.
+    """
+    if has_torch_function((experts, *shared)):
+        return handle_torch_function(slots_gate_up, (experts, *shared), experts, *shared)
+    inner = experts.shape[1] // 2
+    halves = torch.cat(shared).chunk(2)
+    padded = [torch.nn.functional.pad(half, (0, 0, 0, -half.shape[0] % inner)) for half in halves]
+    slots = torch.cat([half.unflatten(0, (-1, inner)) for half in padded], dim=1)
+    return torch.cat((experts, slots))
+
+
+def slots_down(experts: Any, shared: Any) -> Any:
+    """In a replacement: a mixture's [experts, hidden, inner] with a shared expert's down weight behind it, in slots."""
+    if has_torch_function((experts, shared)):
+        return handle_torch_function(slots_down, (experts, shared), experts, shared)
+    inner = experts.shape[2]
+    padded = torch.nn.functional.pad(shared, (0, -shared.shape[1] % inner))
+    return torch.cat((experts, padded.unflatten(1, (-1, inner)).transpose(0, 1)))
+
+
+def slot_count(experts: Any, shared: Any) -> Any:
+    """In a replacement: how many slots `slots_down` adds."""
+    if has_torch_function((experts, shared)):
+        return handle_torch_function(slot_count, (experts, shared), experts, shared)
+    return -(-shared.shape[1] // experts.shape[2])
+
+
+__all__ = [
+    "POLICIES",
+    "Fusion",
+    "concat_rows",
+    "policies_with",
+    "slot_count",
+    "slots_down",
+    "slots_gate_up",
+    "split_rows",
+]

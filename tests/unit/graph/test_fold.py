@@ -243,7 +243,7 @@ def test_a_policy_of_a_backends_own_is_left_alone_unless_it_is_wanted(backend):
 
 
 def test_every_built_in_fusion_has_a_built_in_policy():
-    assert {fusion.policy for fusion in FUSIONS} == set(POLICIES) - {"shared_experts"}
+    assert {fusion.policy for fusion in FUSIONS} == set(POLICIES)
 
 
 def test_a_backend_brings_fusions_of_its_own(backend):

@@ -13,7 +13,8 @@ from anychip.graph.fusions import FUSIONS
 from anychip.graph.ir import ModelGraph, WeightSpec, resolution, shape_of
 from anychip.graph.match import Match, Pattern, find, outputs_of
 from anychip.graph.replace import Binding, bind
-from anychip_sdk.fusion import Fusion, concat_rows, policies_with, split_rows
+from anychip.graph.slots import slot_problem, with_slots
+from anychip_sdk.fusion import Fusion, concat_rows, policies_with, slot_count, slots_down, slots_gate_up, split_rows
 from anychip_sdk.ops import Op
 
 
@@ -159,15 +160,35 @@ class _Builder:
             weights = [weight for weight in args[1:] if isinstance(weight, fx.Node)]
             sizes = [shape_of(self.model, weight)[0] for weight in weights]
             return self._create("call_method", "split", (args[0], sizes, -1))
+        if node.target in (slot_count, slots_down, slots_gate_up):
+            return self._slots(node.target, args)
         return self._create(node.op, node.target, args)
+
+    def _slots(self, kind: object, args: Any) -> Any:
+        specs = self._parameters(args)
+        if not specs:
+            return None
+        experts, *shared = specs
+        if kind is slot_count:
+            self.problem = slot_problem(experts, shared[0])
+            return -(-shared[0].shape[1] // experts.shape[2])
+        spec = with_slots(experts, shared, is_down=kind is slots_down)
+        self.model.weights[spec.name] = spec
+        return self._create("get_attr", spec.name, ())
+
+    def _parameters(self, args: Any) -> list[WeightSpec]:
+        """What the operands are; empty, with the problem set, where they aren't all parameters."""
+        if all(isinstance(one, fx.Node) and one.target in self.model.weights for one in args):
+            return [self.model.weights[str(one.target)] for one in args]
+        self.problem = "the operands to be joined are not all parameters of the model"
+        return []
 
     def _concat(self, args: Any) -> fx.Node | None:
         if all(one is None for one in args):
             return None
-        if not all(isinstance(one, fx.Node) and one.target in self.model.weights for one in args):
-            self.problem = "the operands to be joined are not all parameters of the model"
+        specs = self._parameters(args)
+        if not specs:
             return None
-        specs = [self.model.weights[str(one.target)] for one in args]
         if len({spec.shape[1:] for spec in specs}) > 1:
             self.problem = "the weights to be joined differ in more than their rows"
             return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from anychip.graph.shared_experts import SHARED_EXPERTS
 from anychip_sdk.fusion import Fusion, concat_rows, split_rows
 from anychip_sdk.ops import (
     add,
@@ -188,6 +189,7 @@ FUSIONS: tuple[Fusion, ...] = (
     Fusion("mha", "mha", _block_plain, _block_plain_mha, ("mha",), ATTENTION_CONSTANTS),
     Fusion("mha", "mha with qk norm", _block_normed, _block_normed_mha, ("mha",), ATTENTION_CONSTANTS),
     Fusion("ffn", "ffn", _mlp, _mlp_ffn, ("ffn",)),
+    *SHARED_EXPERTS,
     Fusion("qkv_proj", "qkv_proj", _plain(_project), _plain(_project_once), (), ATTENTION_CONSTANTS),
     *(
         Fusion("qkv_proj", name, _normed(norm, _project), _normed(norm, _project_once), (), ATTENTION_CONSTANTS)

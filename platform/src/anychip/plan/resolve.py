@@ -22,6 +22,7 @@ from anychip.plan.memory import MAX_RUNNING, budget, needs
 from anychip.plan.ops import bind_engine_ops, op_table
 from anychip.plan.plan import BackendPlan, Decision, HeldCertificate, ModelPlan, Plan, SchedulerPlan, VerificationPlan
 from anychip.plan.requires import check_requires
+from anychip.plan.shared_experts import slots_refused
 from anychip.plan.thinking import decide_thinking
 from anychip.recipe.errors import did_you_mean
 from anychip.recipe.schema import Recipe
@@ -88,7 +89,11 @@ def resolve(
     graph = unfolded(config, binding)
     scheme_of = _scheme_of(recipe, checkpoint)
     wanted = wanted_policies(recipe, backend)
-    refused = {**_blocks_of_integers(recipe, wanted, graph, scheme_of), **_refused_at_load(without)}
+    refused = {
+        **_blocks_of_integers(recipe, wanted, graph, scheme_of),
+        **slots_refused(recipe, wanted, graph, scheme_of),
+        **_refused_at_load(without),
+    }
     policies = [policy for policy in wanted if policy not in refused]
     fusions = fold(graph, binding, policies, backend.fusions)
     order = policies_with(backend.fusions)
