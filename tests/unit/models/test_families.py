@@ -55,12 +55,14 @@ def refusal(architecture, **raw):
 @pytest.mark.parametrize("architecture", CLASSES)
 def test_absent_keys_mean_what_they_mean_in_transformers(architecture):
     name, renamed = CLASSES[architecture]
-    theirs = getattr(transformers, name)()
-    config = config_of({"architectures": [architecture]})
+    released = next(family.released for family in FAMILIES if architecture in family.architectures)
+    theirs = getattr(transformers, name)(**released)
+    config = config_of({"architectures": [architecture], **released})
     found = {field: getattr(config, field) for field in FIELDS}
     assert found == {field: getattr(theirs, renamed.get(key, key)) for field, key in FIELDS.items()}
     assert config.model_type == theirs.model_type
-    assert config.head_dim == getattr(theirs, "head_dim", theirs.hidden_size // theirs.num_attention_heads)
+    own = getattr(theirs, "head_dim", None)
+    assert config.head_dim == (theirs.hidden_size // theirs.num_attention_heads if own is None else own)
     ends = theirs.eos_token_id
     assert config.eos_token_ids == tuple(ends if isinstance(ends, list) else [] if ends is None else [ends])
     ropes = theirs.rope_parameters

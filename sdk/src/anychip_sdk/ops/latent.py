@@ -52,7 +52,7 @@ def latent_write(
 
 
 @latent_write.mistake
-def latent_write_puts_the_rotated_numbers_first(
+def _latent_write_puts_the_rotated_numbers_first(
     latent: torch.Tensor, rotated: torch.Tensor, cache: torch.Tensor, step: Step, group: int = 0
 ) -> torch.Tensor:
     """The rotated numbers lie before the latent ones."""
@@ -174,7 +174,7 @@ def latent_attention(
 
 
 @latent_attention.mistake
-def latent_attention_forgets_the_rotated_part(
+def _latent_attention_forgets_the_rotated_part(
     q_nope: torch.Tensor, q_rope: torch.Tensor, *rest: object
 ) -> torch.Tensor:
     """Scores are those of the latents alone."""
@@ -183,7 +183,7 @@ def latent_attention_forgets_the_rotated_part(
 
 
 @latent_attention.mistake
-def latent_attention_mixes_the_end_of_an_entry(
+def _latent_attention_mixes_the_end_of_an_entry(
     q_nope: torch.Tensor,
     q_rope: torch.Tensor,
     cache: torch.Tensor,
@@ -208,7 +208,7 @@ def latent_attention_mixes_the_end_of_an_entry(
 
 
 @latent_attention.mistake
-def latent_attention_scales_by_the_latent(
+def _latent_attention_scales_by_the_latent(
     q_nope: torch.Tensor,
     q_rope: torch.Tensor,
     cache: torch.Tensor,
@@ -225,7 +225,7 @@ def latent_attention_scales_by_the_latent(
 
 
 @latent_attention.mistake
-def latent_attention_takes_another_head(
+def _latent_attention_takes_another_head(
     q_nope: torch.Tensor,
     q_rope: torch.Tensor,
     cache: torch.Tensor,

@@ -42,9 +42,8 @@ def _layer_case(case: Case) -> Args:
 
 def _layer_terms(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float) -> list[Terms]:
     """A row's mean is taken off each element, and its error with it."""
-    size = (x.abs() + x.abs().mean(-1, keepdim=True)) * torch.rsqrt(
-        (x - x.mean(-1, keepdim=True)).square().mean(-1, keepdim=True) + eps
-    )
+    centred = x - x.mean(-1, keepdim=True)
+    size = (x.abs() + x.abs().mean(-1, keepdim=True)) * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
     sums = size * weight.abs() + (0.0 if bias is None else bias.abs())
     return [Terms(sums * max(1, x.shape[-1]) ** 0.5)]
 

@@ -212,6 +212,7 @@ __all__ = [
     "LEAST",
     "LEVELS",
     "PACKED",
+    "ROUNDING",
     "WHOLE_ROW",
     "dequantized_int4",
     "dequantized_int8",

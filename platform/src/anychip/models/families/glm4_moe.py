@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from torch import nn
@@ -25,6 +26,7 @@ class Glm4MoeConfig(MixtureConfig):
 
     architectures = ("Glm4MoeForCausalLM",)
     model_type = "glm4_moe"
+    released = MappingProxyType({"head_dim": 128})
     defaults = DecoderDefaults(
         vocab_size=151552,
         intermediate_size=10944,

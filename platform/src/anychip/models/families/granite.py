@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -35,7 +35,7 @@ class GraniteConfig(DecoderConfig):
 
     architectures = ("GraniteForCausalLM",)
     model_type = "granite"
-    gguf = GGUFNames("granite", _read_gguf, TENSORS, LAYER_TENSORS, interleaved=INTERLEAVED)
+    gguf: ClassVar[GGUFNames | None] = GGUFNames("granite", _read_gguf, TENSORS, LAYER_TENSORS, interleaved=INTERLEAVED)
     defaults = DecoderDefaults(
         vocab_size=32000, intermediate_size=11008, max_positions=2048, bos=1, eos=2, reads_mlp_bias=True
     )

@@ -21,6 +21,7 @@ class GraniteMoeConfig(MixtureConfig, GraniteConfig):
 
     architectures = ("GraniteMoeForCausalLM",)
     model_type = "granitemoe"
+    gguf = None
     defaults = DecoderDefaults(
         vocab_size=32000, intermediate_size=11008, max_positions=2048, bos=1, eos=2, qkv_bias=None
     )

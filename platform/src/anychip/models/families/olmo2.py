@@ -63,4 +63,4 @@ class Olmo2Layer(nn.Module):
         return ops.add(self.post_feedforward_layernorm(self.mlp(x)), x)  # type: ignore[no-any-return]
 
 
-__all__ = ["Olmo2Config", "Olmo2Layer"]
+__all__ = ["Olmo2Attention", "Olmo2Config", "Olmo2Layer"]
