@@ -3,7 +3,7 @@
 import pytest
 import transformers
 
-from anychip.models.registry import FAMILIES, config_of, parse_config
+from anychip.models.registry import FAMILIES, config_of, gguf_families, parse_config
 from anychip_sdk.errors import CheckpointInvalid
 
 #: architecture -> the class of transformers, and what it calls things otherwise
@@ -61,8 +61,8 @@ def test_absent_keys_mean_what_they_mean_in_transformers(architecture):
     found = {field: getattr(config, field) for field in FIELDS}
     assert found == {field: getattr(theirs, renamed.get(key, key)) for field, key in FIELDS.items()}
     assert config.model_type == theirs.model_type
-    own = getattr(theirs, "head_dim", None)
-    assert config.head_dim == (theirs.hidden_size // theirs.num_attention_heads if own is None else own)
+    head_dim = getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads
+    assert config.head_dim == head_dim
     ends = theirs.eos_token_id
     assert config.eos_token_ids == tuple(ends if isinstance(ends, list) else [] if ends is None else [ends])
     ropes = theirs.rope_parameters
@@ -126,6 +126,12 @@ def test_keys_of_published_configs_are_known():
         parse_config({"architectures": [architecture], **raw}, {}, problems, notes=notes)
         assert (problems, notes) == ([], [])
     assert "use_parallel_block is False" in refusal("Cohere2ForCausalLM", use_parallel_block=False)
+
+
+def test_a_gguf_architecture_belongs_to_one_family():
+    known = [family.gguf.architecture for family in FAMILIES if family.gguf is not None]
+    assert sorted(set(known)) == sorted(known)
+    assert gguf_families()["granite"].architectures == ("GraniteForCausalLM",)
 
 
 def test_a_sample_has_a_layer_of_each_kind():

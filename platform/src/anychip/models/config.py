@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -52,6 +52,12 @@ class ModelConfig(ABC):
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
     pad_token_id: int | None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Files of the family that a class derives from are not its own."""
+        super().__init_subclass__(**kwargs)
+        if "gguf" not in vars(cls):
+            cls.gguf = None
 
     @classmethod
     @abstractmethod
