@@ -28,7 +28,6 @@ class ModelConfig(ABC):
     """One model of a family. Each family is a subclass: its fields are what its modules need, its class attributes how
     checkpoints name it, its methods the answers to what the platform asks of a model.
 
-    `released` holds keys that every release sets, where what the class takes for granted alone makes no model.
     `architectures` and `model_type` are config.json's; `gguf` is None where no GGUF file of the family is read.
     `dtype` is None where the checkpoint names none. Of the config's keys that a family doesn't read, `fixed` are those
     that it computes with these values only, and `unused` those that mean nothing to it; of the others,
@@ -38,7 +37,6 @@ class ModelConfig(ABC):
     architectures: ClassVar[tuple[str, ...]]
     model_type: ClassVar[str]
     gguf: ClassVar[GGUFNames | None] = None
-    released: ClassVar[Mapping[str, object]] = {}
     fixed: ClassVar[Mapping[str, Sequence[object]]] = {}
     unused: ClassVar[frozenset[str]] = frozenset()
 

@@ -34,6 +34,7 @@ class DecoderDefaults(NamedTuple):
     num_heads: int = 32
     num_kv_heads: int | None = None  # None: as many as query heads
     head_dim: int | None = None  # None: hidden_size / num_heads
+    is_head_dim_rounded: bool = False  # that quotient is rounded down
     bos: int | None = None
     eos: int | tuple[int, ...] | None = None
     rms_norm_eps: float = 1e-6
@@ -231,7 +232,8 @@ def _heads(fields: Fields, known: DecoderDefaults) -> _Heads:
         fields.problems.append(
             f"{fields.where}: num_attention_heads {num_heads} is not a multiple of num_key_value_heads {num_kv_heads}"
         )
-    if "head_dim" not in fields and known.head_dim is None and hidden_size % num_heads:
+    is_exact = known.head_dim is not None or known.is_head_dim_rounded or hidden_size % num_heads == 0
+    if "head_dim" not in fields and not is_exact:
         fields.problems.append(
             f"{fields.where}: hidden_size {hidden_size} is not a multiple of num_attention_heads {num_heads} "
             "and head_dim is absent"

@@ -47,7 +47,7 @@ def states_of(config: ModelConfig) -> Sequence[StateGroup]:
 
 
 def _family(family: type[ModelConfig]) -> Family:
-    config = config_of({"architectures": [family.architectures[0]], **family.released})
+    config = config_of({"architectures": [family.architectures[0]]})
     model = expand(trace_config(config.sample(_VOCABULARY)))
     ops = sorted({op.name for _, op in model.op_nodes()})
     states = dict.fromkeys(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from torch import nn
@@ -26,13 +25,13 @@ class Glm4MoeConfig(MixtureConfig):
 
     architectures = ("Glm4MoeForCausalLM",)
     model_type = "glm4_moe"
-    released = MappingProxyType({"head_dim": 128})
     defaults = DecoderDefaults(
         vocab_size=151552,
         intermediate_size=10944,
         num_layers=46,
         num_heads=96,
         num_kv_heads=8,
+        is_head_dim_rounded=True,
         max_positions=131072,
         rms_norm_eps=1e-5,
         rope=RopeDefaults(partial=0.5),
