@@ -13,6 +13,21 @@ TOLERANCE = 1e-4  # of the largest logit
 
 WINDOW = {"sliding_window": 6}
 DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 24}
+LATENTS = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 24,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 20,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "original_max_position_embeddings": 64,
+    "mscale": 0.7,
+    "mscale_all_dim": 1.0,
+}
 FAMILIES = {
     "mistral": ("mistral", {"head_dim": 16, **WINDOW}),
     "mistral without window": ("mistral", {"sliding_window": None}),
@@ -41,6 +56,8 @@ FAMILIES = {
     "qwen3.5 with few value heads": ("qwen3_5_text", {"attention_bias": True, "num_hidden_layers": 3, "head_dim": 16,
                                                       "full_attention_interval": 3, **DELTA, "linear_num_key_heads": 4,
                                                       "linear_conv_kernel_dim": 2}),
+    "minicpm3": ("minicpm3", {**LATENTS, "q_lora_rank": 24, "scale_emb": 3, "scale_depth": 1.1, "dim_model_base": 32,
+                              "rope_parameters": YARN}),
 }  # fmt: skip
 
 

@@ -14,6 +14,15 @@ TOKENS = 24
 CHUNKS = (1, 9, 4, 9, 1)
 TOLERANCE = 1e-4  # of the largest logit
 
+LATENTS = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 24,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 20,
+}
+GROUPS = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_group": 2, "topk_group": 1}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 64}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 FAMILIES = {
     "qwen3_moe": ("qwen3_moe", {**EXPERTS, "head_dim": 16, "norm_topk_prob": True}),
@@ -34,6 +43,14 @@ FAMILIES = {
                             "rope_parameters": {"rope_type": "yarn", "rope_theta": 150000.0, "factor": 4.0,
                                                 "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
                                                 "original_max_position_embeddings": 128}}),
+    "deepseek_v2": ("deepseek_v2", {**LATENTS, **GROUPS, "q_lora_rank": 24, "topk_method": "group_limited_greedy",
+                                    "first_k_dense_replace": 1, "routed_scaling_factor": 1.7, "attention_bias": True}),
+    "deepseek_v2 lite": ("deepseek_v2", {**LATENTS, **GROUPS, "q_lora_rank": None, "first_k_dense_replace": 1,
+                                         "rope_parameters": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707}}),
+    "deepseek_v3": ("deepseek_v3", {**LATENTS, **GROUPS, "q_lora_rank": 24, "first_k_dense_replace": 1,
+                                    "num_nextn_predict_layers": 0,
+                                    "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7}}),
+    "glm4_moe_lite": ("glm4_moe_lite", {**LATENTS, **GROUPS, "q_lora_rank": 24, "v_head_dim": 48}),
 }  # fmt: skip
 
 

@@ -74,6 +74,11 @@ class ModelConfig(ABC):
         """Positions that the model can have, if its rotation is scaled for more than it was trained with."""
         return self.max_positions
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the family has decided and a plan should tell."""
+        return ()
+
     def facts(self) -> dict[str, int]:
         """Sizes by the names that op schemas and kernels' requirements use. Families add theirs."""
         return {"layers": self.num_layers, "hidden": self.hidden_size, "vocab": self.vocab_size}

@@ -19,8 +19,8 @@ OF_EQUAL_HEADS = ("kv_heads", "head_dim", "heads_per_kv_head")
 class LatentShape:
     """Sizes of latent attention (DeepSeek-V2, 2024).
 
-    A token keeps `rank` numbers that keys and values are made of, and `rope_dim` rotated ones that the keys of all
-    heads end with. `nope_dim` dimensions of a head's queries and keys are not rotated. Queries are made by way of
+    A token keeps `rank` numbers that keys and values are made of, and `rope_dim` rotated ones with which the keys of
+    all heads end. `nope_dim` dimensions of a head's queries and keys are not rotated. Queries are made by way of
     `q_rank` numbers; None: by one matrix. `is_paired`: checkpoints rotate neighbours against each other.
     """
 
@@ -82,6 +82,13 @@ class LatentConfig(DecoderConfig):
         )
         _check(fields, found, latent)
         return {**found, "head_dim": latent.rope_dim, "latent": latent}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        latent = self.latent
+        expanded = f"a prompt's part of {latent.expand_from} tokens or more has keys and values expanded"
+        sizes = f"rank {latent.rank}, heads of {latent.nope_dim} + {latent.rope_dim} and {latent.value_dim}"
+        return (f"latent attention: {expanded}, which takes fewer products from there on ({sizes})",)
 
     def attention(self, layer: int) -> AttentionTraits:
         return AttentionTraits(self.latent.key_dim**-0.5 * score_factor(self.rope), None)

@@ -9,11 +9,14 @@ from torch import nn
 
 from anychip.models.config import ModelConfig, check_sampling
 from anychip.models.families.cohere2 import Cohere2Config
+from anychip.models.families.deepseek_v2 import DeepseekV2Config
+from anychip.models.families.deepseek_v3 import DeepseekV3Config, KimiK2Config
 from anychip.models.families.ernie4_5_moe import Ernie4_5MoeConfig
 from anychip.models.families.gemma2 import Gemma2Config
 from anychip.models.families.gemma3 import Gemma3Config
 from anychip.models.families.glm4 import Glm4Config
 from anychip.models.families.glm4_moe import Glm4MoeConfig
+from anychip.models.families.glm4_moe_lite import Glm4MoeLiteConfig
 from anychip.models.families.gpt_oss import GptOssConfig
 from anychip.models.families.granite import GraniteConfig
 from anychip.models.families.granite_moe import GraniteMoeConfig
@@ -69,6 +72,10 @@ FAMILIES: tuple[type[ModelConfig], ...] = (
     Glm4MoeConfig,
     Ernie4_5MoeConfig,
     MiniCPM3Config,
+    DeepseekV2Config,
+    DeepseekV3Config,
+    KimiK2Config,
+    Glm4MoeLiteConfig,
 )
 
 

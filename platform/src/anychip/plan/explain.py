@@ -179,7 +179,7 @@ def _state_json(group: StateGroup) -> dict[str, object]:
 
 def _states(groups: Sequence[StateGroup]) -> list[str]:
     """What is kept, where that is more than keys and values of all layers alike."""
-    if len(groups) == 1 and groups[0].spec.kind == "paged":
+    if [group.spec.name for group in groups] == ["kv"]:
         return []
     return [f"state        {state_line(group)}" for group in groups]
 

@@ -245,7 +245,7 @@ def _model_plan(recipe: Recipe, checkpoint: CheckpointFacts, device: DeviceInfo)
         _context_length(recipe, checkpoint.config),
         name,
         decide_thinking(recipe.model.thinking, checkpoint.thinking, checkpoint.path),
-        checkpoint.notes,
+        (*checkpoint.notes, *checkpoint.config.notes),
     )
 
 
