@@ -30,6 +30,10 @@ CLASSES = {
     "HunYuanMoEV1ForCausalLM": ("HunYuanMoEV1Config", {}),
     "GraniteMoeForCausalLM": ("GraniteMoeConfig", {}),
     "GptOssForCausalLM": ("GptOssConfig", {}),
+    "MiniCPM3ForCausalLM": ("MiniCPM3Config", {}),
+    "DeepseekV2ForCausalLM": ("DeepseekV2Config", {}),
+    "DeepseekV3ForCausalLM": ("DeepseekV3Config", {}),
+    "Glm4MoeLiteForCausalLM": ("Glm4MoeLiteConfig", {}),
 }
 FIELDS = {
     "vocab_size": "vocab_size",

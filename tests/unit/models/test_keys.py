@@ -21,7 +21,10 @@ def judged(raw, fixed=None, unused=frozenset()):
     return fields.problems, check_unread(fields, fixed or {}, unused)
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+IN_TRANSFORMERS = [family for family in FAMILIES if family.model_type in transformers.CONFIG_MAPPING]
+
+
+@pytest.mark.parametrize("family", IN_TRANSFORMERS, ids=lambda family: family.__name__)
 def test_every_key_of_a_familys_class_in_transformers_is_known(family):
     theirs = transformers.CONFIG_MAPPING[family.model_type]().to_dict()
     problems, notes = [], []
