@@ -4,8 +4,11 @@ import pytest
 import torch
 
 import anychip_cpu
+from anychip_cpu import host, native
 from anychip_cpu.kernels import FLOATS
-from anychip_cpu.kernels.latent import rows_of, split
+from anychip_cpu.kernels.attention import PagedAttention
+from anychip_cpu.kernels.latent import LatentAttention, rows_of, split
+from anychip_cpu.kernels.latent_native import NativeLatent
 from anychip_sdk import load_backend
 from anychip_sdk.ops import CATALOGUE
 from anychip_sdk.registry import REFERENCE
@@ -31,6 +34,38 @@ def test_both_forms_are_within_the_error_model(kernel, expand_from, dtype):
         args = random_case(kernel.op, dtype, seed, strided=seed % 2 == 1, expand_from=expand_from, **sizes)
         found = check_kernel(CATALOGUE[kernel.op], kernel, args, dtype, facts=call_facts(kernel.op, args))
         assert found.passed, (sizes, found)
+
+
+@pytest.mark.parametrize(("heads", "rows"), [(16, 3), (64, 0)])
+def test_tile_units_leave_the_library_decodes_of_few_heads(monkeypatch, heads, rows):
+    library = native.library()
+    if isinstance(library, native.Absent):
+        pytest.skip("no native library")
+    monkeypatch.setattr("anychip_cpu.host.instruction_sets", lambda: {"amx_bf16"})
+    kernel = NativeLatent(library, LatentAttention(PagedAttention()))
+    args = random_case("latent_attention", torch.bfloat16, 0, heads=heads, expand_from=ABSORBED)
+    prepared = kernel.make(call_facts("latent_attention", args), {}, None)(args[3])
+    assert (0 if prepared.absorbed is None else len(prepared.absorbed.tokens)) == rows
+    out = kernel(*args[:3], prepared, *args[4:])
+    expected = CATALOGUE["latent_attention"].reference(*args)
+    torch.testing.assert_close(out, expected, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_row_has_the_same_bits_alone_and_in_company(dtype):
+    """Where the library does all of it: decodes and short parts of prompts."""
+    if isinstance(native.library(), native.Absent):
+        pytest.skip("no native library")
+    if dtype == torch.bfloat16 and "amx_bf16" in host.instruction_sets():
+        pytest.skip("torch does a part of it on tile units")
+    args = list(random_case("latent_attention", dtype, 3, heads=5, expand_from=ABSORBED, pages=200, context_max=90))
+    step, together = args[3], called(ATTENTION[0], *args)
+    starts = step.query_start.tolist()
+    for row in range(step.rows):
+        tokens, own = rows_of(step, [row], 0)
+        assert tokens.tolist() == list(range(starts[row], starts[row + 1]))
+        alone = called(ATTENTION[0], args[0][tokens], args[1][tokens], args[2], own, *args[4:])
+        assert torch.equal(alone, together[tokens])
 
 
 def test_long_contexts_are_expanded_some_heads_at_a_time(monkeypatch):

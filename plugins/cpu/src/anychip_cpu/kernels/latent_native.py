@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from anychip_cpu import native
+from anychip_cpu import host, native
 from anychip_cpu.kernels import row_args
 from anychip_cpu.kernels.attention import is_kept_in
 from anychip_cpu.kernels.latent import LatentAttention, LatentStep, Makers, Queries, Tokens, rows_of, split
@@ -20,6 +20,9 @@ from anychip_sdk.step import Step, StepLimits
 
 #: what ranks and rotated parts are multiples of, and the most that either may be with the other
 STEP, MOST = 16, 1024
+
+#: the most heads whose bfloat16 decodes the library does as fast as torch does on tile units
+TILE_HEADS = 32
 
 FACTS = ("dtype", "group", "expand_from", "kv_dtype", "heads", "rank", "rope_dim")
 
@@ -42,6 +45,9 @@ class NativeStep(NamedTuple):
 class NativeLatent:
     """What the library can't read, and the expanded form, is left to torch.
 
+    So is bfloat16 on tile units, but for decodes of few heads: at 64 heads torch is 1.5 times as fast there, in prompts
+    three times. Whether a row is a decode decides, never its mates.
+
     Args:
         library: the native kernels, None where there are none.
         gathered: does what the library doesn't.
@@ -50,6 +56,7 @@ class NativeLatent:
     def __init__(self, library: native.Library | None, gathered: LatentAttention) -> None:
         self._library = library
         self._gathered = gathered
+        self._has_tiles = "amx_bf16" in host.instruction_sets()
         self.prepare = Prepare(self.make, facts=FACTS)
 
     def make(self, facts: Facts, constants: Mapping[str, Any], limits: StepLimits) -> Callable[[Step], NativeStep]:
@@ -58,15 +65,19 @@ class NativeLatent:
         group, least = int(facts.get("group") or 0), int(facts["expand_from"] or 0)
         kept = native.Heads(dtype, heads, 1, rank + rope, rank)
         library = self._library if is_kept_in(facts) else None
+        has_tiles = self._has_tiles and dtype == torch.bfloat16
+
+        def is_native(step: Step, row: int) -> bool:
+            return not has_tiles or (row < step.decode_rows and heads <= TILE_HEADS)
 
         def prepare(step: Step) -> NativeStep:
             absorbed, expanded = split(step, least)
-            if library is None:
-                return NativeStep(step, None, self._gathered.plan(step, group, dtype, absorbed, expanded))
-            others = self._gathered.plan(step, group, dtype, [], expanded) if expanded else None
-            if not absorbed:
+            mine = [row for row in absorbed if library is not None and is_native(step, row)]
+            left = absorbed if not mine else [row for row in absorbed if not is_native(step, row)]
+            others = self._gathered.plan(step, group, dtype, left, expanded) if left or expanded else None
+            if library is None or not mine:
                 return NativeStep(step, None, others)
-            tokens, own = rows_of(step, absorbed, group)
+            tokens, own = rows_of(step, mine, group)
             return NativeStep(step, Rows(tokens, native.AttentionCall(library, own, group, kept, own.rows)), others)
 
         return prepare
