@@ -5,10 +5,13 @@ import torch
 
 from anychip_cpu import native
 from anychip_cpu.kernels import experts, routing
+from anychip_cpu.programs import Compiled
 from anychip_cpu.programs.buffers import Buffers
 from anychip_cpu.programs.instructions import Writer
 from anychip_cpu.programs.program import Kind, NativeProgram
 from anychip_sdk.step import Step
+from support.engines import loaded, logits_of, make_recipe, random_prompts
+from support.family_models import make_family
 
 LIBRARY = native.load()
 pytestmark = pytest.mark.skipif(isinstance(LIBRARY, native.Absent), reason=f"native kernels: {LIBRARY}")
@@ -93,3 +96,21 @@ def test_a_team_runs_mixtures_as_one_thread_does():
             assert torch.equal(place, expected)
     finally:
         torch.set_num_threads(before)
+
+
+def spread(directory):
+    """How far a model's logits as a native program are from those as generated Python."""
+    [prompt] = random_prompts(1, [30], vocab=256)
+    chunks = [20, 1, 1, 8]
+    with loaded(make_recipe(directory, model={"dtype": "float32", "quantization": "int8"})) as model:
+        assert model.plan.pieces.is_whole(model.plan.program), model.plan.pieces.cuts
+        found = logits_of(model, prompt, chunks)
+        bound = model.forward.__self__.function.__globals__.values()
+        for piece in [one for one in bound if isinstance(one, Compiled)]:
+            piece.program.tokens = -1
+        return (found - logits_of(model, prompt, chunks)).abs().max()
+
+
+def test_a_step_of_a_mixture_of_experts_is_one_native_program(tmp_path):
+    shape = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16}
+    assert spread(make_family(tmp_path, "qwen3_moe", **shape)) == 0
