@@ -9,6 +9,8 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile --constraint .venv/cons
 STAMP := .venv/.installed
 PACKAGES := sdk plugins/cpu plugins/cuda plugins/kunlun platform
 RECIPE ?= recipes/quickstart.yaml
+# what recipes/smollm2-moe.yaml serves, made of the quickstart's model
+MOE := .models/smollm2-moe/config.json
 
 .PHONY: setup run test test-all test-faults lint format bench bench-peers clean
 .DELETE_ON_ERROR:
@@ -28,8 +30,11 @@ $(STAMP): constraints.txt requirements-dev.txt pyproject.toml $(PACKAGES:%=%/pyp
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -c 'import anychip.cli.main, anychip.engine.core, anychip.server.serve'
 	@touch $@
 
-run: $(STAMP)
+run: $(STAMP) $(if $(filter %smollm2-moe.yaml,$(RECIPE)),$(MOE))
 	$(BIN)/platform apply $(RECIPE)
+
+$(MOE): examples/smollm2_moe.py | $(STAMP)
+	$(BIN)/python examples/smollm2_moe.py $(@D)
 
 # A process for each core; the tests of a file stay together, as they share what is slow to make. There are more threads
 # than cores then, so those that wait sleep instead of spinning. The processes that tests start find the modules compiled.

@@ -30,7 +30,7 @@ NEWER = {
 NEWER_MODULES = {"tomllib", "wsgiref.types"}
 NEWER_NAMES = {"BaseExceptionGroup", "ExceptionGroup"}
 
-EVERYTHING = [*modules(*NEUTRAL, PLUGINS), *own_modules(), *modules(ROOT / "benchmarks")]
+EVERYTHING = [*modules(*NEUTRAL, PLUGINS), *own_modules(), *modules(ROOT / "benchmarks", ROOT / "examples")]
 
 
 @pytest.mark.parametrize("module", ["anychip", "anychip_sdk", "anychip_cpu", "anychip_cuda", "anychip_kunlun"])

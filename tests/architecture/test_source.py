@@ -84,7 +84,7 @@ def test_files_of_the_platform_and_the_sdk_name_no_vendor_either():
 
 
 def test_torch_cuda_is_used_by_plugins_only():
-    everything = [*modules(*NEUTRAL), *own_modules(), *modules(ROOT / "benchmarks")]
+    everything = [*modules(*NEUTRAL), *own_modules(), *modules(ROOT / "benchmarks", ROOT / "examples")]
     used = [
         f"{short(path)}:{node.lineno}"
         for path in everything

@@ -52,6 +52,22 @@ QWEN3_8B: Mapping[str, Any] = {
     "bos_token_id": 151643,
     "eos_token_id": 151645,
 }
+#: Qwen3-30B-A3B's
+QWEN3_30B_A3B: Mapping[str, Any] = {
+    **QWEN3_8B,
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "norm_topk_prob": True,
+    "moe_intermediate_size": 768,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
 #: SmolLM2-135M-Instruct's, as its GGUF file says it
 SMOLLM2: Mapping[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -68,6 +84,20 @@ SMOLLM2: Mapping[str, Any] = {
     "tie_word_embeddings": True,
     "bos_token_id": 1,
     "eos_token_id": 2,
+}
+#: what examples/smollm2_moe.py makes of it
+SMOLLM2_MOE: Mapping[str, Any] = {
+    **SMOLLM2,
+    "architectures": ["Qwen2MoeForCausalLM"],
+    "model_type": "qwen2_moe",
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "norm_topk_prob": True,
+    "moe_intermediate_size": 768,
+    "shared_expert_intermediate_size": 768,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": list(range(24)),
+    "torch_dtype": "bfloat16",
 }
 TINY: Mapping[str, Any] = {
     "vocab_size": 512,
@@ -226,6 +256,7 @@ class GoldenCase:
         config, backend = config_of(self.raw_config), stub_backend(self.backend, **self.options)
         cost = price(self.said(), plan, facts(config), backend, Known(None, "nobody measured it"))
         data = json.dumps(as_json(plan, costs_json(plan, cost)), indent=1, ensure_ascii=False)
+        data = data.replace(f"{ROOT}/", "/repository/")  # of a source that a recipe names beside itself
         return {
             GOLDEN / f"{stem}.txt": as_text(plan, costs_text(plan, cost)) + "\n",
             GOLDEN / f"{stem}.json": data + "\n",
@@ -238,6 +269,7 @@ P800: Mapping[str, Any] = {
     "page_size": 128,
     "async_streams": True,
 }
+ROOMY: Mapping[str, Any] = {"capacity": 96 * GIB, "versions": {"runtime": "2.13.0"}}
 #: an int8 product that has one scale for a row of activations
 WHOLE_ROWS: Mapping[str, Mapping[str, Need]] = {"linear_int8": {"block": one_of(0)}}
 #: without whole blocks and with one fallback, so that a plan shows both
@@ -256,12 +288,22 @@ GOLDEN_CASES = (
         {"capacity": 16 * GIB, "free": 12 * GIB, "versions": {"runtime": "2.13.0"}},
         thinking=TemplateThinking(),
     ),
+    GoldenCase(
+        "smollm2-moe",
+        "/repository/.models/smollm2-moe",
+        SMOLLM2_MOE,
+        "cpu",
+        {"capacity": 16 * GIB, "free": 12 * GIB, "versions": {"runtime": "2.13.0"}},
+        thinking=TemplateThinking(),
+    ),
+    GoldenCase("qwen3-moe-cpu", "/data/models/Qwen3-30B-A3B", QWEN3_30B_A3B, "cpu", ROOMY),
     GoldenCase("qwen3-cpu", "/data/models/Qwen3-8B", QWEN3_8B, "cpu", {"versions": {"runtime": "2.13.0"}}),
     GoldenCase("qwen3-cpu-int4", "/data/models/Qwen3-8B", QWEN3_8B, "cpu", {"versions": {"runtime": "2.13.0"}}),
     GoldenCase("qwen3-cpu-int8", "/data/models/Qwen3-8B", QWEN3_8B, "cpu", {"versions": {"runtime": "2.13.0"}}),
     GoldenCase("qwen3-cuda", "/data/models/Qwen3-8B", QWEN3_8B, "cuda", GPU),
     GoldenCase("qwen3-kunlun", "/data/models/Qwen3-8B", QWEN3_8B, "kunlun", P800),
     GoldenCase("qwen3-kunlun-int8", "/data/models/Qwen3-8B", QWEN3_8B, "kunlun", {**P800, "requires": WHOLE_ROWS}),
+    GoldenCase("qwen3-moe-kunlun", "/data/models/Qwen3-30B-A3B", QWEN3_30B_A3B, "kunlun", P800),
     GoldenCase("mixed-room/cuda", "/data/models/Qwen3-8B", QWEN3_8B, "cuda", GPU),
     GoldenCase("mixed-room/kunlun", "/data/models/Qwen3-8B", QWEN3_8B, "kunlun", P800),
 )
