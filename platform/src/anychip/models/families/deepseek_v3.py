@@ -121,4 +121,4 @@ def sparse_behind(fields: Fields, num_layers: int, default: int) -> tuple[bool, 
     return tuple(layer >= dense for layer in range(num_layers))
 
 
-__all__ = ["DeepseekV3Config", "ExpertDefaults", "KimiK2Config", "expect", "sparse_behind"]
+__all__ = ["LARGEST", "DeepseekV3Config", "ExpertDefaults", "KimiK2Config", "expect", "sparse_behind"]
