@@ -24,6 +24,10 @@ LATENTS = {
 GROUPS = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_group": 2, "topk_group": 1}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 64}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+DELTA = {
+    "head_dim": 32, "layer_types": ["linear_attention", "full_attention"], "shared_expert_intermediate_size": 48,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 24,
+}  # fmt: skip
 FAMILIES = {
     "qwen3_moe": ("qwen3_moe", {**EXPERTS, "head_dim": 16, "norm_topk_prob": True}),
     "qwen3_moe with a dense layer": ("qwen3_moe", {**EXPERTS, "mlp_only_layers": [1], "decoder_sparse_step": 1}),
@@ -36,6 +40,8 @@ FAMILIES = {
                               "num_nextn_predict_layers": 0}),
     "ernie4_5_moe": ("ernie4_5_moe", {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 32,
                                       "moe_num_shared_experts": 2, "moe_layer_start_index": 1}),
+    "qwen3_next": ("qwen3_next", {**EXPERTS, **DELTA, "norm_topk_prob": False}),
+    "qwen3_5_moe": ("qwen3_5_moe_text", {**EXPERTS, **DELTA}),
     "hunyuan_v1_moe": ("hunyuan_v1_moe", {"num_experts": 4, "moe_topk": 2, "head_dim": 16}),
     "granitemoe": ("granitemoe", {"num_local_experts": 4, "num_experts_per_tok": 2, "embedding_multiplier": 6.0,
                                   "residual_multiplier": 0.5, "attention_multiplier": 0.3, "logits_scaling": 0.7}),

@@ -22,6 +22,8 @@ CLASSES = {
     "Qwen3_5ForCausalLM": ("Qwen3_5TextConfig", {}),
     "Cohere2ForCausalLM": ("Cohere2Config", {"rms_norm_eps": "layer_norm_eps"}),
     "Qwen3MoeForCausalLM": ("Qwen3MoeConfig", {}),
+    "Qwen3NextForCausalLM": ("Qwen3NextConfig", {}),
+    "Qwen3_5MoeForCausalLM": ("Qwen3_5MoeTextConfig", {"intermediate_size": "moe_intermediate_size"}),
     "Qwen2MoeForCausalLM": ("Qwen2MoeConfig", {}),
     "OlmoeForCausalLM": ("OlmoeConfig", {}),
     "MixtralForCausalLM": ("MixtralConfig", {}),

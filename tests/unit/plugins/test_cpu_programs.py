@@ -11,7 +11,18 @@ from anychip_cpu.kernels import dense
 from anychip_cpu.programs import Compiled
 from anychip_cpu.programs.program import Kind
 from anychip_sdk.step import Paged, Step
-from support.engines import NO_FUSION, core_of, greedy, loaded, logits_of, make_recipe, random_prompts, run
+from support.engines import (
+    NO_FUSION,
+    core_of,
+    greedy,
+    loaded,
+    logits_of,
+    make_recipe,
+    random_prompts,
+    run,
+    sequence_step,
+)
+from support.family_models import make_family
 from support.tiny_models import tiny_by_kind
 
 BUILT = pytest.mark.skipif(isinstance(native.library(), native.Absent), reason="no native kernels")
@@ -21,6 +32,11 @@ SETS = ("portable", "avx2", "avx512", "avx512_bf16")
 #: bfloat16 is torch's where the processor multiplies it in tiles
 COMPILED = ("float32", "float16", *(() if "amx_bf16" in host.instruction_sets() else ("bfloat16",)))
 INT8 = {"dtype": "float32", "quantization": "int8"}
+GATED_DELTA = {
+    "hidden_size": 32, "head_dim": 16, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 64,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 16,
+    "layer_types": ["linear_attention", "full_attention"], "vocab_size": 512,
+}  # fmt: skip
 ALONE = "alone between calls that are not compiled"
 CHUNKS = [20, 1, 1, 33, 1, 64]
 
@@ -100,10 +116,19 @@ def test_a_program_of_bfloat16_gives_what_the_generated_python_gives(tiny, kind)
         with loaded(make_recipe(tiny(kind), model={"dtype": "bfloat16"}, fusion=fusion)) as model:
             got, expected = both(model)
             assert torch.equal(got, expected)
-            if kind == "qwen3" and "mha" not in policies:  # without qk_norm_rope its heads are normalised by themselves
-                assert cuts(model) == {"rms_norm": "a norm or sum of heads or of parts of rows"}
-            else:
-                assert cuts(model) == {}
+            assert cuts(model) == {}  # without qk_norm_rope a program normalises heads by themselves
+
+
+@BUILT
+def test_a_program_on_states_in_slots_gives_what_the_generated_python_gives(tmp_path):
+    directory = make_family(tmp_path, "qwen3_5_text", **GATED_DELTA)
+    with loaded(make_recipe(directory, model=INT8)) as model:
+        got, expected = both(model)
+        assert torch.equal(got, expected)
+        assert set(cuts(model)) == {"rms_norm_offset"}  # of queries and keys
+        prompt = sequence_step(model.pool, [5, 6], 0, 2, [0], slot=model.pool.layout.slots)
+        with pytest.raises(IndexError, match="out of range"):
+            model.forward(prompt)
 
 
 @BUILT
