@@ -5,6 +5,7 @@ import torch
 
 from anychip.forecast.costs import costs_of
 from anychip.forecast.work import OpWork, Routed, work_of
+from anychip.models.registry import config_of
 from anychip.recipe.schema import Recipe
 from support.plans import plan_of, stub_backend, tiny_config
 
@@ -104,3 +105,21 @@ def test_rows_reach_as_many_distinct_experts_as_even_draws_do(experts, columns, 
 def test_a_mixture_that_every_row_reaches_whole_is_read_whole():
     assert Routed(4, 4).distinct(1) == 4
     assert Routed(2, 3).distinct(5) == 2
+
+
+def test_a_latent_is_read_once_as_key_and_as_value():
+    config = config_of(
+        {
+            "architectures": ["MiniCPM3ForCausalLM"],
+            **{"vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3},
+            **{"num_attention_heads": 4, "num_key_value_heads": 4, "kv_lora_rank": 32, "q_lora_rank": 24},
+            **{"qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 20, "tie_word_embeddings": False},
+        }
+    )
+    recipe = {"version": 1, "name": "m", "model": {"source": "./m", "dtype": "bfloat16"}, "backend": {"name": "stub"}}
+    plan = plan_of(Recipe.model_validate(recipe), config, stub_backend())
+    found = together(plan)
+    assert plan.memory.kv_bytes_per_token == found.kv_bytes_per_token == 3 * 2 * (32 + 16)
+    assert found.attention_flops_per_pair == 3 * 2 * 4 * (32 + 16 + 32)
+    projections = 64 * 24 + 24 * 4 * 40 + 64 * 48 + 4 * 44 * 32 + 4 * 20 * 64
+    assert found.parameters == 3 * (projections + 3 * 64 * 128) + 64 * 512

@@ -163,6 +163,9 @@ class _Builder:
 
     def _note_states(self, node: fx.Node, op: Op, named: Mapping[str, Any]) -> None:
         """A state that was written to is the same tensor; calls follow each other in order, so its name serves."""
+        if len(op.returns) == 1 and op.returns[0].state:
+            self._states[node] = named[op.returns[0].name]
+            return
         for user in node.users:
             if user.target is operator.getitem and op.returns[user.args[1]].state:  # type: ignore[index]
                 self._states[user] = named[op.returns[user.args[1]].name]  # type: ignore[index]
@@ -172,7 +175,7 @@ class _Builder:
         items = {user.args[1]: user for user in node.users if user.target is operator.getitem}
         shapes, dtypes = self._shapes.of(node), self._shapes.dtypes(node)
         if not items and len(shapes) == 1:
-            names: tuple[str | None, ...] = (node.name,)
+            names: tuple[str | None, ...] = (None if node in self._states else node.name,)
         else:
             read = {index: item.name for index, item in items.items() if item.users and item not in self._states}
             names = tuple(read.get(index) for index in range(len(shapes)))
