@@ -157,8 +157,11 @@ void add(const std::uint32_t* panel, std::int64_t count, std::int64_t steps, Wei
     _tile_zero(2);
     _tile_zero(3);
   }
+  const void* behind = weights.next();
   for (std::int64_t step = 0; step < steps; ++step, panel += count * kPairs) {
-    const char* from = static_cast<const char*>(weights.next());
+    const char* from = static_cast<const char*>(behind);
+    // a tile's load waits until what was stored just before has left for the cache, so weights are unpacked a step ahead
+    if (step + 1 < steps) behind = weights.next();
     ahead.fetch();
     written();
     _tile_loadd(6, from, kRowBytes);

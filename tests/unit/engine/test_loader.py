@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from anychip.engine import loader
 from anychip.engine.loader import load_model
 from anychip.plan.make import prepare
+from anychip_cpu import native
 from anychip_sdk.backend import load_backend
 from anychip_sdk.errors import CheckpointInvalid, MemoryInsufficient
 from anychip_sdk.hooks import PreparedWeight, hookimpl
@@ -16,6 +17,7 @@ from anychip_sdk.kv import SlabKVPool
 from anychip_sdk.ops import CATALOGUE
 from anychip_sdk.testing import ReferenceDevice
 from support.engines import NO_FUSION, loaded, logits_of, make_recipe, prepare_on, quiet, random_prompts
+from support.family_models import make_family
 from support.plans import GIB, StubPlugin, stub_backend
 from support.tiny_models import make_tiny
 
@@ -246,3 +248,26 @@ def test_a_stub_of_references_runs_like_the_cpu_backend(tiny):
         ours = logits_of(model, ids)
     with loaded(make_recipe(tiny), stub_backend(kernels={}, capacity=4 * GIB)) as model:
         torch.testing.assert_close(logits_of(model, ids), ours, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(isinstance(native.library(), native.Absent), reason="no native kernels")
+def test_experts_are_loaded_one_by_one_where_their_prepared_forms_can_be_joined(tmp_path, monkeypatch):
+    """Their kernels get what whole stacks would have become."""
+    shape = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16}
+    recipe = make_recipe(make_family(tmp_path, "qwen3_moe", **shape))
+    [ids] = random_prompts(1, [9], vocab=256)
+    shapes, load = [], loader.load
+
+    def recorded(parameter, *rest):
+        shapes.append(parameter.shape)
+        return load(parameter, *rest)
+
+    monkeypatch.setattr(loader, "load", recorded)
+    with loaded(recipe) as model:
+        found, held_bytes = logits_of(model, ids), model.weight_bytes
+    stacks = [shape for shape in shapes if len(shape) == 3]
+    assert set(stacks) == {(1, 64, 64), (1, 64, 32)}
+    monkeypatch.setattr(loader, "slices_of", lambda parameter: [parameter])
+    with loaded(recipe) as model:
+        assert torch.equal(logits_of(model, ids), found)
+        assert model.weight_bytes == held_bytes
