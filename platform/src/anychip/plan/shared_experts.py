@@ -32,14 +32,15 @@ def _weights(graph: ModelGraph, node: fx.Node, op: Op) -> list[WeightSpec]:
 
 
 def _differing(graph: ModelGraph, mixtures: list[list[WeightSpec]], scheme_of: SchemeOf) -> str:
-    """Slots are held as the experts are, so the checkpoint must hold both alike; empty where it does."""
+    """Slots are held as the experts are, so the checkpoint must hold both alike; empty where it does.
+
+    Slots never cut through a checkpoint's blocks: a width of experts that did would be refused for their own sake.
+    """
     shared = [spec for name, spec in graph.weights.items() if ".shared_expert." in name and len(spec.shape) == 2]
     held = {scheme_of(spec, False) for specs in mixtures for spec in specs}
     apart = {scheme_of(spec, False) for spec in shared}
     if not shared or held == apart:
-        inner = mixtures[0][1].shape[2]
-        stored = [scheme for scheme in held if scheme is not None and scheme.is_stored and inner % (scheme.group or 1)]
-        return f"slots of {inner} channels cut through the checkpoint's blocks" if stored else ""
+        return ""
     texts = [" and ".join(sorted({"plain" if one is None else str(one) for one in some})) for some in (held, apart)]
     return f"the experts are held as {texts[0]}, the shared one as {texts[1]}"
 
