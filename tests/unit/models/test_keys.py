@@ -29,7 +29,8 @@ def test_every_key_of_a_familys_class_in_transformers_is_known(family):
     theirs = transformers.CONFIG_MAPPING[family.model_type]().to_dict()
     problems, notes = [], []
     parse_config({**theirs, "architectures": [family.architectures[0]]}, {}, problems, None, notes)
-    assert (problems, notes) == ([], [])
+    # some classes' own widths make no whole heads
+    assert ([one for one in problems if "for this architecture" in one], notes) == ([], [])
 
 
 @pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3"])
