@@ -101,7 +101,13 @@ def _scale_rounds_its_factor(x: torch.Tensor, factor: float) -> torch.Tensor:
     return x * torch.tensor(factor).bfloat16().to(x.dtype)
 
 
-@op(LOGITS, Arg("cap", dtype="float"), returns=LOGITS, error=cancelling(8), checks=Checks(_capped, None, _cap_terms))
+@op(
+    LOGITS,
+    Arg("cap", dtype="float"),
+    returns=LOGITS,
+    error=cancelling(8),
+    checks=Checks(_capped, _plant_scaled, _cap_terms),
+)
 def cap_logits(logits: torch.Tensor, cap: float) -> torch.Tensor:
     """cap * tanh(logits / cap): no logit is beyond the cap, and their order stays."""
     return cap * torch.tanh(logits / cap)

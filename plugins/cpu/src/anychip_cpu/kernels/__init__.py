@@ -29,7 +29,7 @@ from anychip_cpu.kernels.latent import LatentAttention, latent_write
 from anychip_cpu.kernels.latent_native import NativeLatent
 from anychip_cpu.kernels.recurrent import Recurrent
 from anychip_cpu.kernels.rows import Rows
-from anychip_sdk.ops import apply_logit_bias
+from anychip_sdk.ops import apply_logit_bias, moe_experts
 from anychip_sdk.ops.quantized import BLOCK
 from anychip_sdk.registry import KernelFunction, Need, Registrar, at_most, multiple_of, one_of
 
@@ -160,6 +160,8 @@ def _register_mixtures(registry: Registrar, library: native.Library | native.Abs
         prepares_weight=True,
         name="native",
     )
+    # expert after expert, with torch's products
+    registry.register("moe_experts", moe_experts.reference, dtypes=(torch.float16,), name="looped")
     mixtures = experts.Experts(loaded)
     for name in experts.OPS:
         is_plain = name == "moe_experts"

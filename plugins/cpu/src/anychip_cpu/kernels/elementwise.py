@@ -53,6 +53,10 @@ def mul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x * y
 
 
+def gate_rows(x: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    return x * logits.sigmoid()
+
+
 def scale(x: torch.Tensor, factor: float) -> torch.Tensor:
     return x * factor
 
@@ -64,6 +68,7 @@ def cap_logits(logits: torch.Tensor, cap: float) -> torch.Tensor:
 OPS: Mapping[str, Elementwise] = {
     "add": Elementwise(add, None),
     "cap_logits": Elementwise(cap_logits, None),
+    "gate_rows": Elementwise(gate_rows, None),
     "gelu": Elementwise(gelu, None),
     "gelu_mul": Elementwise(gelu_mul, 1),
     "mul": Elementwise(mul, None),
@@ -80,6 +85,7 @@ __all__ = [
     "Elementwise",
     "add",
     "cap_logits",
+    "gate_rows",
     "gelu",
     "gelu_mul",
     "mul",
