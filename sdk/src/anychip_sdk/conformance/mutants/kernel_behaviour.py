@@ -52,12 +52,13 @@ def row_by_row(op: str) -> Callable[..., Any]:
 
 
 def _has_rows(arg: Arg) -> bool:
-    return arg.dtype == "T" and not arg.weight and arg.shape[:1] in (("...",), ("rows",), ("tokens",))
+    return not arg.weight and arg.shape[:1] in (("...",), ("rows",), ("tokens",))
 
 
 def _is_row_by_row(op: Op) -> bool:
     """Whether each row of the only result comes of the same row of the arguments."""
-    return op.step_index is None and len(op.returns) == 1 and not op.mutated and _has_rows(op.args[0])
+    first = op.args[0]
+    return op.step_index is None and len(op.returns) == 1 and not op.mutated and first.dtype == "T" and _has_rows(first)
 
 
 ROW_BY_ROW = tuple(name for name, op in sorted(CATALOGUE.items()) if _is_row_by_row(op))
