@@ -2,28 +2,31 @@
 
 import asyncio
 import contextlib
+import itertools
 from functools import partial
 
 import pytest
 import uvicorn
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, StreamingResponse
 
 from anychip.recipe.limits import LimitsSection
 from anychip.recipe.quantities import Seconds
 from anychip.server.connection import Connection
 
 LONG = Seconds(60)
+LARGE = 32 * 1024 * 1024  #: more than the system's buffers hold
 
 
 class Served:
     """A server of its own on a free port."""
 
-    def __init__(self, port):
+    def __init__(self, port, connections):
         self._port = port
+        self.connections = connections  #: as the server knows them
         self._writers = []
 
-    async def open(self):
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+    async def open(self, **given):
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port, **given)
         self._writers.append(writer)
         return reader, writer
 
@@ -49,7 +52,7 @@ async def whole(reader):
 
 
 async def app(scope, receive, send):
-    """Answers with the length of the body; on /slow only after its connection has got its second request."""
+    """Answers with the length of the body, on /slow only after its connection has got its second request; or much."""
     size, more = 0, True
     while more:
         message = await receive()
@@ -59,7 +62,11 @@ async def app(scope, receive, send):
         more = message["more_body"]
     if scope["path"] == "/slow":
         await asyncio.sleep(0.3)
-    await PlainTextResponse(f"{size} bytes")(scope, receive, send)
+    answers = {
+        "/stream": StreamingResponse(itertools.repeat(b"a" * 65536, LARGE // 65536)),
+        "/large": PlainTextResponse(b"a" * LARGE),
+    }
+    await answers.get(scope["path"], PlainTextResponse(f"{size} bytes"))(scope, receive, send)
 
 
 def serving(test, **limits):
@@ -74,7 +81,7 @@ def serving(test, **limits):
         serving = asyncio.create_task(server.serve())
         while not server.started:
             await asyncio.sleep(0.001)
-        served = Served(server.servers[0].sockets[0].getsockname()[1])
+        served = Served(server.servers[0].sockets[0].getsockname()[1], server.server_state.connections)
         try:
             await test(served)
         finally:
@@ -207,6 +214,19 @@ def test_where_all_connections_are_in_use_a_new_one_is_told_so():
     serving(test, connections=2)
 
 
+async def appeared(connections):
+    while not any(one.cycle is not None and one.cycle.response_started for one in connections):
+        await asyncio.sleep(0.001)
+
+
+async def vanished(connections):
+    for _ in range(4000):
+        if not connections:
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it is still connected")
+
+
 async def refused_in_time(served):
     """A refusal, as soon as the server has read what the others sent."""
     for _ in range(100):
@@ -216,6 +236,28 @@ async def refused_in_time(served):
             return reply
         writer.close()
     raise AssertionError("nothing was refused")
+
+
+@pytest.mark.parametrize("path", [b"/large", b"/stream"])
+def test_a_client_that_reads_nothing_is_cut_off(path):
+    async def test(served):
+        _, writer = await served.open(limit=1000)
+        writer.write(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+        await appeared(served.connections)
+        await vanished(served.connections)
+        writer.transport.abort()
+
+    serving(test, send_timeout=SHORT)
+
+
+def test_a_client_that_reads_late_gets_all():
+    async def test(served):
+        reader, writer = await served.open(limit=1000)
+        writer.write(b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        await appeared(served.connections)
+        assert len(await whole(reader)) > LARGE
+
+    serving(test, send_timeout=Seconds(20))
 
 
 def test_what_is_no_http_gets_an_answer_in_json():

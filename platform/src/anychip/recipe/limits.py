@@ -37,6 +37,9 @@ class LimitsSection(BaseModel):
     idle_timeout: Annotated[
         Seconds, _DURATION, Field(description="How long a connection stays open without a request.")
     ] = Seconds(65)
+    send_timeout: Annotated[
+        Seconds, _DURATION, Field(description="How long a client may read too little of an answer; then it is cut off.")
+    ] = Seconds(60)
     body_bytes: Annotated[Count, Unit("bytes"), Field(description="The body of a request; more gets 413.")] = (
         10 * 1024 * 1024
     )

@@ -36,6 +36,7 @@ class Connection(HttpToolsProtocol):
         self._limits = limits
         self._stage: Stage = "idle"
         self._timer: asyncio.TimerHandle | None = None
+        self._reader_timer: asyncio.TimerHandle | None = None  # runs while the client reads too little
         self._header_bytes = self._header_count = 0  # of the request that arrives
         self._fed_bytes = 0  # of its headers, as far as they are not complete
         self._exceeded = ""  # the limit that its headers exceed
@@ -59,6 +60,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._stop_reader_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -110,7 +112,20 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self.waiting_since_s = time.monotonic()
+        self._await_the_reader()
         super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._start_reader_timer()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_reader_timer()
+        if self.transport.is_closing():
+            self._await_the_reader()
+        else:
+            self.transport.set_write_buffer_limits()
 
     def send_400_response(self, msg: str) -> None:
         self._end_with(RequestInvalid(msg, code="invalid_http"))
@@ -139,6 +154,29 @@ class Connection(HttpToolsProtocol):
             self._timer.cancel()
             self._timer = None
 
+    def _await_the_reader(self) -> None:
+        """Bound how long the client may take to read all that is written; closing waits for that, however little."""
+        if self.transport.get_write_buffer_size() == 0:
+            return
+        if self.transport.is_closing():
+            self._start_reader_timer()
+        else:
+            self.transport.set_write_buffer_limits(high=0)  # calls pause_writing now, resume_writing when all is read
+
+    def _start_reader_timer(self) -> None:
+        if self._reader_timer is None:
+            self._reader_timer = self.loop.call_later(self._limits.send_timeout, self._cut_off)
+
+    def _stop_reader_timer(self) -> None:
+        if self._reader_timer is not None:
+            self._reader_timer.cancel()
+            self._reader_timer = None
+
+    def _cut_off(self) -> None:
+        self._reader_timer = None
+        log.info("connection cut off", limit="server.limits.send_timeout", client=self.client and self.client[0])
+        self.transport.abort()
+
     def _expire(self, seconds: float) -> None:
         self._timer = None
         if self._stage != "body" and self._is_answering:  # what follows a running answer has time until its end
@@ -163,6 +201,7 @@ class Connection(HttpToolsProtocol):
             headers = [*response.raw_headers, (b"connection", b"close")]
             lines = [STATUS_LINE[response.status_code], *(b"%s: %s\r\n" % header for header in headers), b"\r\n"]
             self.transport.write(b"".join([*lines, bytes(response.body)]))
+        self._await_the_reader()
         self.transport.close()
 
 

@@ -59,6 +59,8 @@ def anychip_create_kv_pool(spec: PoolSpec, device: Device) -> KVPool:
 
 @hookimpl
 def anychip_prepare_weight(name: str, tensor: torch.Tensor, op: str) -> PreparedWeight | None:
+    if op == "moe_experts" and tensor.dtype not in experts.DTYPES:
+        return None
     if op in experts.OPS:
         return experts.prepare(name, tensor, op)
     if op == routing.OP:
