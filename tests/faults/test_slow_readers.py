@@ -85,7 +85,7 @@ def test_neighbours_go_on_memory_is_bounded_and_the_limit_ends_it(service, a_byt
         deadline_s, read_s = time.monotonic() + START_S, time.monotonic()
         while running(service) > 0:
             assert text_of(service) == alone
-            assert server.memory_info().rss - before_bytes < 160e6  # the allocator keeps some of it
+            assert server.memory_info().rss - before_bytes < 256e6  # undelivered events, and what the allocator keeps
             assert time.monotonic() < deadline_s
             if a_byte_a_second and time.monotonic() - read_s > 1:
                 read_s = time.monotonic()
